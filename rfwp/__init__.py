@@ -1,0 +1,3 @@
+"""Fast weight programmers in PyTorch."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,108 @@
+"""Errors that say what was wrong, what was seen, and what to do.
+
+Every check of user input in rfwp raises one of these with a one-line message. `assert` is kept for our own slips.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+
+class RFWPError(Exception):
+    """Base of all errors that a user of rfwp can cause; the command line prints its message and exits with 2."""
+
+
+class UnknownName(RFWPError, KeyError):
+    """A name that is not in the list of names that would have worked."""
+
+    __str__ = Exception.__str__  # KeyError would print the repr of the message
+
+
+class InvalidInput(RFWPError, ValueError):
+    """A value, shape, dtype or device that does not fit."""
+
+
+class InvalidFile(RFWPError, ValueError):
+    """A file or folder that is missing, damaged or was made for something else."""
+
+
+class MissingExtra(RFWPError, ImportError):
+    """A feature that needs an optional dependency."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    """`unknown model 'delta_rn'; did you mean 'delta_rnn'?`, or the whole list when nothing is close."""
+    names = sorted(known)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
+    return UnknownName(f"unknown {kind} '{name}'; {hint}")
+
+
+def missing_extra(feature: str, extra: str) -> MissingExtra:
+    return MissingExtra(f'{feature} needs: pip install "rfwp[{extra}]"')
+
+
+def check_heads(width: int, heads: int) -> None:
+    """`heads=7 does not divide width=256; try heads=8`"""
+    if width < 1 or heads < 1:
+        raise InvalidInput(f"width={width} and heads={heads} must both be at least 1")
+    if width % heads:
+        fitting = min((h for h in range(1, width + 1) if width % h == 0), key=lambda h: (abs(h - heads), -h))
+        raise InvalidInput(f"heads={heads} does not divide width={width}; try heads={fitting}")
+
+
+def check_shapes(where: str, tensors: Mapping[str, tuple[Tensor | None, str]]) -> dict[str, int]:
+    """Bind the letters of shapes like "B T H K" across tensors; the first tensor that disagrees is named.
+
+    A number stands for itself. Returns the size of every letter.
+    """
+    sizes: dict[str, int] = {}
+    source: dict[str, str] = {}
+    for name, (tensor, pattern) in tensors.items():
+        if tensor is None:
+            continue
+        letters = pattern.split()
+        if tensor.dim() != len(letters):
+            raise InvalidInput(
+                f"{where}: {name} has shape {tuple(tensor.shape)}, expected {len(letters)} dimensions ({', '.join(letters)})"
+            )
+        for letter, size in zip(letters, tensor.shape, strict=True):
+            expected = int(letter) if letter.isdigit() else sizes.setdefault(letter, size)
+            origin = source.setdefault(letter, name)
+            if size != expected:
+                why = "" if letter.isdigit() else f", where {letter}={expected} as in {origin}"
+                raise InvalidInput(f"{where}: {name} has shape {tuple(tensor.shape)}, expected ({', '.join(letters)}){why}")
+    for letter, size in sizes.items():
+        if size < 1:
+            raise InvalidInput(f"{where}: {source[letter]} has {letter}=0; every dimension needs at least 1")
+    return sizes
+
+
+def check_same(where: str, **tensors: Tensor | None) -> None:
+    """One device for all, one floating dtype for all."""
+    (first_name, first), *others = [(name, t) for name, t in tensors.items() if t is not None]
+    if not first.dtype.is_floating_point:
+        raise InvalidInput(f"{where}: {first_name} is {first.dtype}, expected a floating dtype; try {first_name}.float()")
+    for name, tensor in others:
+        if tensor.dtype != first.dtype:
+            raise InvalidInput(f"{where}: {name} is {tensor.dtype} but {first_name} is {first.dtype}; convert one of them")
+        check_device(where, name, tensor, first_name, first)
+
+
+def check_device(where: str, name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+    if tensor.device != other.device:
+        raise InvalidInput(
+            f"{where}: {name} is on {tensor.device} but {other_name} is on {other.device}; move one with .to('{other.device}')"
+        )
+
+
+def check_reset(where: str, reset: Tensor | None, batch: int, steps: int, like: Tensor) -> None:
+    """`reset` is a (B, T) bool mask: True zeroes the state before that step."""
+    if reset is None:
+        return
+    if tuple(reset.shape) != (batch, steps):
+        raise InvalidInput(f"{where}: reset has shape {tuple(reset.shape)}, expected (B, T) = ({batch}, {steps})")
+    if reset.dtype.is_floating_point or reset.dtype.is_complex or reset.element_size() != 1:
+        raise InvalidInput(f"{where}: reset is {reset.dtype}, expected torch.bool; try reset.bool()")
+    check_device(where, "reset", reset, "the input", like)

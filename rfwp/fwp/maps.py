@@ -1,0 +1,50 @@
+"""Feature maps φ: what keys and queries pass through before they touch a fast weight matrix (Sec. 2.2)."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FeatureMap = Callable[[Tensor], Tensor]
+
+
+def identity(x: Tensor) -> Tensor:
+    """φ(x) = x"""
+    return x
+
+
+def softmax(x: Tensor) -> Tensor:
+    """φ(x)_i = exp(x_i) / Σ_j exp(x_j): positive and summing to one, as the delta rule wants it."""
+    return F.softmax(x, dim=-1, dtype=_precise(x)).to(x.dtype)
+
+
+def elu(x: Tensor) -> Tensor:
+    """φ(x) = elu(x) + 1: positive, not normalised (Linear Transformer)."""
+    return F.elu(x) + 1
+
+
+def elu_sum(x: Tensor) -> Tensor:
+    """φ(x)_i = (elu(x_i) + 1) / Σ_j (elu(x_j) + 1): positive and summing to one (Delta Net)."""
+    positive = F.elu(x.to(_precise(x))) + 1
+    return (positive / positive.sum(-1, keepdim=True)).to(x.dtype)
+
+
+def elu_sum_eps(x: Tensor) -> Tensor:
+    """φ(x)_i = (elu(x_i) + 1) / (Σ_j (elu(x_j) + 1) + 1e-5): the authors' guard in Atari, Delta MLP and Delta Delta Net."""
+    positive = F.elu(x.to(_precise(x))) + 1
+    return (positive / (positive.sum(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+def _precise(x: Tensor) -> torch.dtype:
+    """Normalise half-precision inputs in float32."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+MAPS: dict[str, FeatureMap] = {
+    "identity": identity,
+    "softmax": softmax,
+    "elu": elu,
+    "elu_sum": elu_sum,
+    "elu_sum_eps": elu_sum_eps,
+}
