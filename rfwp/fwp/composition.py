@@ -100,7 +100,7 @@ class Composition:
         """Every tensor of the state: fast weights B H V K, vectors B H V, the slow net's own vectors B width."""
         shapes: dict[str, tuple[int, ...]] = {m.name: (batch, heads, m.rows, m.cols) for m in self.fast.matrices(d)}
         shapes |= {name: (batch, heads, size) for name, size in self.vectors(d).items()}
-        return shapes | {name: (batch, width) for name in self.slow.own_state}
+        return shapes | dict.fromkeys(self.slow.own_state, (batch, width))
 
     def initial_state(self, batch: int, heads: int, d: int, width: int, like: Tensor) -> State:
         """Zeros, in float32 or better."""
@@ -162,5 +162,5 @@ def _specify(field: str, part: Any, table: dict[str, Any]) -> str:
             changed = [(f.name, getattr(part, f.name)) for f in dataclasses.fields(part) if getattr(part, f.name) != f.default]
             return name + (f"({', '.join(f'{n}={v!r}' for n, v in changed)})" if changed else "")
     raise InvalidInput(
-        f"{field} {part!r} has no name, so it cannot be written to a config; add it to its table in rfwp.fwp (see CONTRIBUTING.md)"
+        f"{field} {part!r} has no name and cannot be written to a config; add it to its table in rfwp.fwp (see CONTRIBUTING.md)"
     )

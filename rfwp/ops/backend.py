@@ -1,13 +1,15 @@
 """Which implementation of an op runs: said once, never switched in silence.
 
 A backend is a package with one module an op. Each module has
-    forward(*tensors, state..., reset, keep) -> (y, state..., checkpoints)
-    backward(dy, dstate..., *tensors, state..., reset, checkpoints) -> gradients in the order of the inputs
-    checkpoints(T) -> how many copies of the fast weights forward leaves for backward
+    forward(*tensors, *state, reset, keep) -> (y, *state, *checkpoints)
+    backward(dy, *dstate, *tensors, *state, reset, *checkpoints) -> gradients in the order of the inputs
+    checkpoints(T) -> how many copies of the state forward leaves for backward
 with contiguous outputs, y in the dtype of the inputs, states and checkpoints in float32 (float64 for float64 inputs).
+ops/README.md has the signatures of all five.
 """
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from rfwp.errors import InvalidInput, unknown
 from rfwp.ops import plain
+from rfwp.ops.state import state_dtype as state_dtype
 
 log = logging.getLogger("rfwp")
 
@@ -50,6 +53,9 @@ def needs_checkpoints(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """States are kept in float32 at least."""
-    return torch.promote_types(dtype, torch.float32)
+def full_precision(like: Tensor) -> AbstractContextManager[object]:
+    """Autocast stays outside: it would turn the products inside an op, and with them the states, to half precision."""
+    device = like.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from rfwp.errors import check_reset, check_same, check_shapes
 from rfwp.fwp.rules import delta_rule, read
-from rfwp.ops.backend import implementation, needs_checkpoints, resolve
+from rfwp.ops.backend import full_precision, implementation, needs_checkpoints, resolve
 from rfwp.ops.state import check_state, forget
 
 
@@ -27,11 +27,12 @@ def delta(
     shapes = {"q": (q, "B T H K"), "k": (k, "B T H K"), "v": (v, "B T H V"), "beta": (beta, "B T H")}
     size = check_shapes("delta", shapes)
     check_same("delta", q=q, k=k, v=v, beta=beta)
+    chosen = resolve("delta", backend, q)
     check_reset("delta", reset, size["B"], size["T"], q)
     W = check_state("delta", "state", state, (size["B"], size["H"], size["V"], size["K"]), q)
-    chosen = resolve("delta", backend, q)
     if chosen == "reference":
-        return delta_reference(q, k, v, beta, state=W, reset=reset)
+        with full_precision(q):
+            return delta_reference(q, k, v, beta, state=W, reset=reset)
     y, W, _ = _forward(q, k, v, beta, W, reset, needs_checkpoints(q, k, v, beta, W), chosen)
     return y, W
 
@@ -53,7 +54,8 @@ def delta_reference(
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor, reset: Tensor | None, keep: bool, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return implementation("delta", backend).forward(q, k, v, beta, state, reset, keep)
+    with full_precision(q):
+        return implementation("delta", backend).forward(q, k, v, beta, state, reset, keep)
 
 
 @_forward.register_fake
@@ -76,7 +78,8 @@ def _backward(
     checkpoints: Tensor,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return implementation("delta", backend).backward(dy, dstate, q, k, v, beta, state, reset, checkpoints)
+    with full_precision(q):
+        return implementation("delta", backend).backward(dy, dstate, q, k, v, beta, state, reset, checkpoints)
 
 
 @_backward.register_fake

@@ -1,10 +1,14 @@
-"""States of ops: checked on the way in, zeroed where a reset says so."""
+"""States of ops: float32 at least, checked on the way in, zeroed where a reset says so."""
 
 import torch
 from torch import Tensor
 
 from rfwp.errors import InvalidInput, check_device
-from rfwp.ops.backend import state_dtype
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """States are kept in float32 at least."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def check_state(op: str, name: str, state: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -12,11 +16,14 @@ def check_state(op: str, name: str, state: Tensor | None, shape: tuple[int, ...]
     dtype = state_dtype(like.dtype)
     if state is None:
         return torch.zeros(shape, dtype=dtype, device=like.device)
-    if not isinstance(state, Tensor) or tuple(state.shape) != shape:
-        seen = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
-        raise InvalidInput(f"{op}: {name} has shape {seen}, expected {shape}; it may come from another model or batch size")
+    if not isinstance(state, Tensor):
+        raise InvalidInput(f"{op}: {name} is a {type(state).__name__}, expected a tensor {shape}; it may come from another op")
+    if tuple(state.shape) != shape:
+        raise InvalidInput(
+            f"{op}: {name} has shape {tuple(state.shape)}, expected {shape}; it may come from another model or batch size"
+        )
     if state.dtype != dtype:
-        raise InvalidInput(f"{op}: {name} is {state.dtype}, expected {dtype} for inputs of {like.dtype}")
+        raise InvalidInput(f"{op}: {name} is {state.dtype}, expected {dtype} for inputs of {like.dtype}; try .to({dtype})")
     check_device(op, name, state, "the input", like)
     return state
 
@@ -25,13 +32,13 @@ def check_states(op: str, states: tuple[Tensor, ...] | None, shapes: dict[str, t
     """The same for a tuple of tensors; `shapes` gives their names in order."""
     given = (None,) * len(shapes) if states is None else states
     if not isinstance(given, tuple | list) or len(given) != len(shapes):
-        seen = f"{len(given)} tensors" if isinstance(given, tuple | list) else type(given).__name__
+        seen = f"{len(given)} tensors" if isinstance(given, tuple | list) else f"a {type(given).__name__}"
         raise InvalidInput(f"{op}: state is {seen}, expected the tuple ({', '.join(shapes)}); it may come from another op")
     return [check_state(op, f"state {name}", s, shape, like) for s, (name, shape) in zip(given, shapes.items(), strict=True)]
 
 
 def forget(state: Tensor, reset: Tensor | None, t: int) -> Tensor:
-    """Zero the rows of a state (B, ...) whose reset (B, T) is True at step t."""
+    """Zero the rows of a state (B, ...) whose reset (B, T) is True at step t, whatever is in them: 0 · NaN would stay NaN."""
     if reset is None:
         return state
     return torch.where(reset[:, t].view(-1, *[1] * (state.dim() - 1)), torch.zeros_like(state), state)

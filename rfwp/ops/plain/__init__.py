@@ -2,6 +2,12 @@
 
 from types import ModuleType
 
-from rfwp.ops.plain import delta, sum
+from rfwp.ops.plain import delta, delta_lstm, delta_rnn, recurrent_delta, sum
 
-OPS: dict[str, ModuleType] = {"sum": sum, "delta": delta}
+OPS: dict[str, ModuleType] = {
+    "sum": sum,
+    "delta": delta,
+    "delta_rnn": delta_rnn,
+    "delta_lstm": delta_lstm,
+    "recurrent_delta": recurrent_delta,
+}

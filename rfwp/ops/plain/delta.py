@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rfwp.ops.plain.chunks import Masks, count, join, masks, split
-from rfwp.ops.plain.sum import _saved, loop_back
+from rfwp.ops.plain.chunks import Masks, at, count, join, masks, only, split
+from rfwp.ops.plain.sum import loop_back, saved
 
 checkpoints = count
 
@@ -33,28 +33,28 @@ class _Chunks(NamedTuple):
 
 def _prepare(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, reset: Tensor | None, dtype: torch.dtype) -> _Chunks:
     Q, K, V, b = (split(x, dtype) for x in (q, k, v, beta.unsqueeze(-1)))
-    mask = masks(reset, q.shape[0], q.shape[1], Q)
-    L = (b * (K @ K.mT) * mask.causal).tril(-1)
+    mask = masks(reset, q.shape[0], q.shape[1], q.device)
+    L = only(mask.causal, b * (K @ K.mT)).tril(-1)
     eye = torch.eye(L.shape[-1], dtype=dtype, device=L.device)
     inverse = torch.linalg.solve_triangular(L + eye, eye.expand_as(L), upper=False, unitriangular=True)
-    P = inverse @ (b * mask.start * K)
-    A = Q @ K.mT * mask.causal
-    G = mask.through * torch.eye(K.shape[-1], dtype=dtype, device=K.device) - P.mT @ (mask.end * K)
-    return _Chunks(Q, K, V, b, mask, A, inverse, inverse @ (b * V), P, G, mask.start * Q - A @ P)
+    P = inverse @ only(mask.start, b * K)
+    A = only(mask.causal, Q @ K.mT)
+    G = only(mask.through, torch.eye(K.shape[-1], dtype=dtype, device=K.device)) - P.mT @ only(mask.end, K)
+    return _Chunks(Q, K, V, b, mask, A, inverse, inverse @ (b * V), P, G, only(mask.start, Q) - A @ P)
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor, reset: Tensor | None, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     c = _prepare(q, k, v, beta, reset, state.dtype)
-    S = (c.mask.end * c.U0).mT @ c.K
+    S = only(c.mask.end, c.U0).mT @ c.K
     states, W = [], state
     for n in range(len(S)):
         states.append(W)
-        W = W @ c.G[n] + S[n]
+        W = only(at(c.mask.through, n), W @ c.G[n]) + S[n]
     starts = torch.stack(states)
-    y = c.A @ c.U0 + c.QP @ starts.mT
-    return join(y, q.shape[1], v.dtype), W.contiguous(), _saved(starts, keep)
+    y = c.A @ c.U0 + only(c.mask.start, c.QP @ starts.mT)
+    return join(y, q.shape[1], v.dtype), W.contiguous(), saved(starts, keep)
 
 
 def backward(
@@ -71,18 +71,18 @@ def backward(
     c = _prepare(q, k, v, beta, reset, state.dtype)
     dY = split(dy, state.dtype)
     W = starts.transpose(0, 1)
-    ends, dW = loop_back(dstate, c.G.mT, dY.mT @ c.QP)
+    ends, dW = loop_back(dstate, c.mask.through, dY.mT @ c.QP, c.G)
 
-    read_back = c.V - c.mask.start * (c.K @ W.mT)  # v - W k, the state's part of it
-    U = c.U0 - c.P @ W.mT
-    dU = c.A.mT @ dY + c.mask.end * (c.K @ ends.mT)
+    read_back = c.V - only(c.mask.start, c.K @ W.mT)  # v - W k, the state's part of it
+    U = c.U0 - only(c.mask.start, c.P @ W.mT)
+    dU = c.A.mT @ dY + only(c.mask.end, c.K @ ends.mT)
     dX = c.inverse.mT @ dU  # X = diag(β) read_back, U = (I + L)^-1 X
-    dA = dY @ U.mT * c.mask.causal
-    dL = -(dX @ U.mT * c.mask.causal).tril(-1)
+    dA = only(c.mask.causal, dY @ U.mT)
+    dL = -only(c.mask.causal, dX @ U.mT).tril(-1)
     bdL = c.b * dL
 
-    dQ = c.mask.start * (dY @ W) + dA @ c.K
-    dK = dA.mT @ c.Q + c.mask.end * (U @ ends) + (bdL + bdL.mT) @ c.K - c.mask.start * c.b * (dX @ W)
+    dQ = only(c.mask.start, dY @ W) + dA @ c.K
+    dK = dA.mT @ c.Q + only(c.mask.end, U @ ends) + (bdL + bdL.mT) @ c.K - only(c.mask.start, c.b * (dX @ W))
     db = (dX * read_back).sum(-1, keepdim=True) + (dL * (c.K @ c.K.mT)).sum(-1, keepdim=True)
     T = q.shape[1]
     dbeta = join(db, T, beta.dtype).squeeze(-1)

@@ -1,0 +1,106 @@
+"""Softmax attention with a state: the Transformer baseline under the same contract as every fast weight programmer."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rfwp.errors import InvalidInput, check_heads
+from rfwp.fwp.types import State
+from rfwp.layers.state import check_input, check_state
+
+
+class Attention(nn.Module):
+    """y_t = W_o Σ_s p_ts v_s,  p_t = softmax_s(q_t · k_s / sqrt(d)),  s in max(reset, t - window + 1) .. t
+
+    The state is the keys and values that later steps may still look at: {"k", "v": (B, S, H, d), "valid": (B, S)}, the
+    oldest first; `valid` is False for steps before a reset. With a window S is at most window - 1, without one it grows.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        bias: bool = False,
+        dropout: float = 0.0,
+        window: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        check_heads(width, heads)
+        if window is not None and window < 1:
+            raise InvalidInput(f"Attention: window={window} sees nothing; use at least 1, or None for all steps")
+        if not 0 <= dropout <= 1:
+            raise InvalidInput(f"Attention: dropout={dropout} is not a probability; use a value from 0 to 1")
+        self.width, self.heads, self.head_size = width, heads, width // heads
+        self.dropout, self.window = dropout, window
+        self.qkv = nn.Linear(width, 3 * width, bias=bias, device=device, dtype=dtype)
+        self.out = nn.Linear(width, width, bias=bias, device=device, dtype=dtype)
+        if bias:
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As nn.MultiheadAttention does it, which the authors' models with biases are made of."""
+        nn.init.xavier_uniform_(self.qkv.weight)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """x (B, T, width), reset (B, T) -> y (B, T, width) and the state after the last step."""
+        check_input("Attention", x, self.width, reset, self.out.weight)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, self.head_size)).unbind(2)  # B T H d
+        B, T = x.shape[:2]
+        valid = x.new_ones(B, T, dtype=torch.bool)
+        mask = None
+        fits = self.window is None or self.window >= T
+        if state is not None:
+            self._check(state, k)
+            k, v = torch.cat((state["k"].to(k.dtype), k), dim=1), torch.cat((state["v"].to(v.dtype), v), dim=1)
+            valid = torch.cat((state["valid"], valid), dim=1)
+        if state is not None or reset is not None or not fits:
+            mask, valid = self._visible(valid, reset, T)
+        y = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=mask is None,
+        )
+        return self.out(y.transpose(1, 2).flatten(-2)), self._recent(k, v, valid)
+
+    def step(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """One step, x (B, width), reset (B,) -> y (B, width) and the next state. It trains like the whole sequence."""
+        y, state = self(x.unsqueeze(1), state, None if reset is None else reset.unsqueeze(1))
+        return y.squeeze(1), state
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, heads={self.heads}, window={self.window}"
+
+    def _visible(self, valid: Tensor, reset: Tensor | None, T: int) -> tuple[Tensor, Tensor]:
+        """Which of the S + T steps each of the T queries sees (B, 1, T, S + T), and which are valid after the last one."""
+        device = valid.device
+        total = valid.shape[1]
+        s = torch.arange(total, device=device)  # S+T
+        t = s[total - T :, None]  # T 1
+        seen = s <= t
+        if self.window is not None:
+            seen = seen & (s > t - self.window)
+        mask = seen & valid.unsqueeze(1)  # B T S+T
+        if reset is not None:
+            since = torch.where(reset.bool(), t.squeeze(-1), 0).cummax(1).values  # B T, the latest reset
+            mask = mask & (s >= since.unsqueeze(-1))
+            valid = valid & (s >= since[:, -1:])
+        return mask.unsqueeze(1), valid
+
+    def _recent(self, k: Tensor, v: Tensor, valid: Tensor) -> State:
+        first = 0 if self.window is None else max(0, k.shape[1] - (self.window - 1))
+        return {"k": k[:, first:], "v": v[:, first:], "valid": valid[:, first:]}
+
+    def _check(self, state: State, k: Tensor) -> None:
+        """Any number of past steps fits."""
+        given = state.get("k") if isinstance(state, dict) else None
+        steps = given.shape[1] if isinstance(given, Tensor) and given.dim() > 1 else 0
+        shape = (k.shape[0], steps, self.heads, self.head_size)
+        check_state("Attention", state, {"k": shape, "v": shape, "valid": shape[:2]}, k, {"valid": torch.bool})

@@ -1,0 +1,256 @@
+"""The fast weight programmer layer: x in, y out, state in, state out. A drop-in for an LSTM."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rfwp import ops
+from rfwp.errors import InvalidInput, check_heads, check_reset, check_same, check_shapes
+from rfwp.fwp import fast as fast_nets
+from rfwp.fwp.composition import Composition
+from rfwp.fwp.maps import softmax
+from rfwp.fwp.rules import Delta, Sum
+from rfwp.fwp.scan import scan
+from rfwp.fwp.slow import Recurrent, SlowModule
+from rfwp.fwp.types import Program, State
+from rfwp.fwp.zoo import composition as find_composition
+from rfwp.layers.state import check_state
+from rfwp.ops.backend import state_dtype
+
+
+class FWP(nn.Module):
+    """A multi-head fast weight programmer with input and output projections.
+
+    >>> layer = FWP("delta_rnn", width=64, heads=4)
+    >>> y, state = layer(torch.randn(8, 100, 64))           # y (8, 100, 64)
+    >>> y, state = layer(torch.randn(8, 100, 64), state)    # goes on where the first call stopped
+    >>> y, state = layer.step(torch.randn(8, 64), state)    # one step, y (8, 64)
+
+    `state` is a dict of tensors, batch first, that is never changed in place; gradients flow through it.
+    `reset` (B, T) zeroes the state before step t: ends of episodes, or several sequences packed in one row.
+    """
+
+    def __init__(
+        self,
+        composition: str | Composition,
+        width: int,
+        heads: int,
+        *,
+        scale_output: bool = False,
+        output_dropout: float = 0.0,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        check_heads(width, heads)
+        self.composition = find_composition(composition)
+        self.width, self.heads, self.head_size = width, heads, width // heads
+        self.scale_output, self.output_dropout, self.backend = scale_output, output_dropout, backend
+        fast, d = self.composition.fast, self.head_size
+        outputs, live = self.composition.outputs(d), self.composition.live_outputs(d)
+        self.slow = SlowModule(self.composition.slow, width, heads, outputs, live, d, device=device, dtype=dtype)
+        self.fast = nn.ParameterDict(
+            {
+                name: nn.Parameter(torch.full((size,), value, device=device, dtype=dtype))
+                for name, (size, value) in fast.parameters(d).items()
+            }
+        )
+        self.out = nn.Linear(width, width, bias=False, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """x (B, T, width), reset (B, T) -> y (B, T, width) and the state after the last step."""
+        size = check_shapes("FWP", {"x": (x, f"B T {self.width}")})
+        check_same("FWP", x=x)
+        check_reset("FWP", reset, size["B"], size["T"], x)
+        state = self._checked(state, x)
+        u, own = self.slow(x, state, reset)
+        y, new = self._run(u, state, reset)
+        y = y.flatten(-2)
+        if self.scale_output:
+            y = y * self.head_size**-0.5
+        y = F.dropout(y, self.output_dropout, self.training)
+        return self.out(y), new | own
+
+    def step(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """One step, x (B, width), reset (B,) -> y (B, width) and the next state. It trains like the whole sequence."""
+        check_shapes("FWP.step", {"x": (x, f"B {self.width}")})
+        y, state = self(x.unsqueeze(1), state, None if reset is None else reset.unsqueeze(1))
+        return y.squeeze(1), state
+
+    def initial_state(self, batch: int) -> State:
+        """Zeros: what a call without a state starts from."""
+        return self.composition.initial_state(batch, self.heads, self.head_size, self.width, self.out.weight)
+
+    @property
+    def plan(self) -> str:
+        """Which ops run a sequence: `scan` where no op covers the composition."""
+        c = self.composition
+        rules = {type(c.rule_of(matrix)) for matrix in c.fast.matrices(self.head_size)}
+        if self.backend == "reference" or not rules <= {Sum, Delta}:
+            return "scan"
+        if c.slow.feeds_back:
+            known = isinstance(c.slow, Recurrent) and isinstance(c.rule, Delta) and type(c.fast) is fast_nets.Linear
+            return "recurrent_delta" if known and c.phi is softmax else "scan"
+        if not c.fast.recurrent:
+            return "delta" if isinstance(c.rule, Delta) else "sum"
+        if isinstance(c.rule, Delta) and isinstance(c.fast, fast_nets.RNN):
+            return "delta + delta_rnn"
+        if isinstance(c.rule, Delta) and isinstance(c.fast, fast_nets.LSTM):
+            return "delta + delta_lstm"
+        return "scan"
+
+    def extra_repr(self) -> str:
+        return f"{self.composition}, width={self.width}, heads={self.heads}, plan={self.plan}"
+
+    def _checked(self, state: State | None, x: Tensor) -> State:
+        shapes = (x.shape[0], self.heads, self.head_size, self.width)
+        if state is None:
+            return self.composition.initial_state(*shapes, like=x)
+        check_state(f"FWP ({self.composition})", state, self.composition.state_shapes(*shapes), x)
+        for name, tensor in state.items():
+            if tensor.dtype != state_dtype(x.dtype):
+                raise InvalidInput(
+                    f"FWP: state {name} is {tensor.dtype}, expected {state_dtype(x.dtype)} for inputs of {x.dtype}"
+                )
+        return state
+
+    def _run(self, u: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        """The program u (B, T, H, outputs) -> the fast net's output y (B, T, H, V) and the state."""
+        plan = self.plan
+        if plan == "scan":
+            feed_back = self.slow.feed_back if self.composition.slow.feeds_back else None
+            return scan(self.composition, u, state, reset, head_size=self.head_size, feed_back=feed_back, parameters=self.fast)
+        if plan == "recurrent_delta":
+            return self._run_recurrent_delta(u, state, reset)
+        cell = SequenceCell(self.composition, u, state, reset, self.head_size, self.fast, self.backend)
+        if plan == "delta + delta_rnn":
+            return self._run_rnn(cell)
+        if plan == "delta + delta_lstm":
+            return self._run_lstm(cell)
+        y = self.composition.fast.step(cell)
+        return y, cell.new
+
+    def _run_recurrent_delta(self, u: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        d = self.head_size
+        q, k, v, beta = u.split((d, d, d, 1), dim=-1)
+        R_q, R_k, R_v, R_beta = self.slow.R.to(u.dtype).split((d, d, d, 1), dim=1)
+        y, (W, y_last) = ops.recurrent_delta(
+            q,
+            k,
+            v,
+            beta.squeeze(-1),
+            R_q,
+            R_k,
+            R_v,
+            R_beta.squeeze(1),
+            state=(state["W"], state["y"]),
+            reset=reset,
+            backend=self.backend,
+        )
+        return y, {"W": W, "y": y_last}
+
+    def _run_rnn(self, cell: "SequenceCell") -> tuple[Tensor, State]:
+        fast = self.composition.fast
+        assert isinstance(fast, fast_nets.RNN)
+        W, R = cell.program("W"), cell.program("R")
+        assert W.query is not None and R.beta is not None
+        z = cell.read("W", W.query)
+        y, (R_last, y_last) = ops.delta_rnn(
+            z,
+            softmax(R.key),
+            R.value,
+            R.beta.sigmoid(),
+            version=fast.version,
+            state=(cell.old["R"], cell.old["y"]),
+            reset=cell.reset,
+            backend=self.backend,
+        )
+        return y, cell.new | {"R": R_last, "y": y_last}
+
+    def _run_lstm(self, cell: "SequenceCell") -> tuple[Tensor, State]:
+        """All gates at once: they are heads to `delta`, and an extra dimension to `delta_lstm`."""
+        fast, phi, gates = self.composition.fast, self.composition.phi, fast_nets.LSTM_GATES
+        assert isinstance(fast, fast_nets.LSTM)
+        query_of = {g: cell.program("W_u" if fast.shared_query else f"W_{g}").query for g in gates}
+        q = torch.stack([query_of[g] for g in gates], dim=3)  # B T H 3 K
+        W, R = cell.stacked("W"), cell.stacked("R")
+        assert W.beta is not None and R.beta is not None
+        z, W_last = ops.delta(
+            phi(q).flatten(2, 3),
+            phi(W.key).flatten(2, 3),
+            W.value.flatten(2, 3),
+            W.beta.sigmoid().flatten(2, 3),
+            state=cell.stacked_state("W").flatten(1, 2),
+            reset=cell.reset,
+            backend=self.backend,
+        )
+        split = (self.heads, len(gates))
+        y, (R_last, y_last, c_last) = ops.delta_lstm(
+            z.unflatten(2, split),
+            softmax(R.key),
+            R.value,
+            R.beta.sigmoid(),
+            version=fast.version,
+            state=(cell.stacked_state("R"), cell.old["y"], cell.old["c"]),
+            reset=cell.reset,
+            backend=self.backend,
+        )
+        new = {f"W_{g}": W_g for g, W_g in zip(gates, W_last.unflatten(1, split).unbind(2), strict=True)}
+        new |= {f"R_{g}": R_g for g, R_g in zip(gates, R_last.unbind(2), strict=True)}
+        return y, new | {"y": y_last, "c": c_last}
+
+
+class SequenceCell:
+    """A whole sequence of a fast net that never looks back: `read` is an op over T steps instead of one step."""
+
+    def __init__(
+        self,
+        composition: Composition,
+        u: Tensor,
+        state: State,
+        reset: Tensor | None,
+        head_size: int,
+        parameters: Mapping[str, Tensor],
+        backend: str,
+    ):
+        self.composition, self.reset, self.head_size, self.parameters = composition, reset, head_size, parameters
+        self.programs, self.backend = composition.programs(u, head_size), backend
+        self.old, self.new = state, dict(state)
+
+    def program(self, name: str) -> Program:
+        return self.programs[name]
+
+    def read(self, name: str, query: Tensor, program: Program | None = None) -> Tensor:
+        program = program or self.programs[name]
+        matrix = self.composition.matrix(name, self.head_size)
+        q, k, v = self.composition.map_query(matrix, query), self.composition.map_key(matrix, program.key), program.value
+        if self.composition.rule_of(matrix).has_beta:
+            assert program.beta is not None
+            y, self.new[name] = ops.delta(
+                q, k, v, program.beta.sigmoid(), state=self.old[name], reset=self.reset, backend=self.backend
+            )
+        else:
+            y, self.new[name] = ops.sum(q, k, v, state=self.old[name], reset=self.reset, backend=self.backend)
+        return y
+
+    def previous(self, name: str) -> Tensor:
+        raise AssertionError("a fast net that looks back cannot run over a whole sequence at once")
+
+    def keep(self, name: str, value: Tensor) -> None:
+        raise AssertionError("a fast net that keeps vectors cannot run over a whole sequence at once")
+
+    def parameter(self, name: str) -> Tensor:
+        return self.parameters[name]
+
+    def stacked(self, matrix: str) -> Program:
+        """The programs of one matrix for all gates of a fast LSTM, in an extra dimension after the heads."""
+        programs = [self.programs[f"{matrix}_{g}"] for g in fast_nets.LSTM_GATES]
+        key = torch.stack([p.key for p in programs], dim=3)
+        value = torch.stack([p.value for p in programs], dim=3)
+        return Program(None, key, value, torch.stack([p.beta for p in programs if p.beta is not None], dim=3))
+
+    def stacked_state(self, matrix: str) -> Tensor:
+        return torch.stack([self.old[f"{matrix}_{g}"] for g in fast_nets.LSTM_GATES], dim=2)  # B H 3 V K

@@ -1,0 +1,76 @@
+"""What goes into a layer: x, its state and resets. Nothing hides in a module; whoever runs it holds its state.
+
+States of layers and models are plain tensors in dicts and tuples, batch first, so that they can be kept, cut and compared.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from rfwp.errors import InvalidInput, check_device, check_reset, check_same, check_shapes
+
+S = TypeVar("S")
+
+
+def map_state(f: Callable[[Tensor], Tensor], state: S) -> S:
+    """The same nesting with f of every tensor; None stays None."""
+    mapped: Any = state
+    if isinstance(state, Tensor):
+        mapped = f(state)
+    elif isinstance(state, dict):
+        mapped = {name: map_state(f, part) for name, part in state.items()}
+    elif isinstance(state, tuple | list):
+        mapped = tuple(map_state(f, part) for part in state)
+    elif state is not None:
+        raise InvalidInput(f"a state is made of tensors in dicts and tuples, saw {type(state).__name__}")
+    return mapped
+
+
+def detach(state: S) -> S:
+    """The same state, cut from the graph: truncated backpropagation through time."""
+    return map_state(lambda s: s.detach(), state)
+
+
+def select(state: S, rows: Tensor | list[int] | slice) -> S:
+    """Some rows of the batch: indices (n,), a mask (B,) or a slice."""
+    return map_state(lambda s: s[rows], state)
+
+
+def check_state(
+    where: str,
+    state: dict[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    like: Tensor,
+    dtypes: Mapping[str, torch.dtype] | None = None,
+) -> None:
+    """Names, shapes, dtypes and device of a layer's state, in one line if they do not fit.
+
+    `dtypes` names the tensors that are not floating; all others have the dtype of `like`, or float32 where that is wider.
+    """
+    expected = ", ".join(shapes) or "nothing"
+    if not isinstance(state, dict):
+        raise InvalidInput(f"{where}: this state is a {type(state).__name__}; the layer expects a dict with {expected}")
+    if set(state) != set(shapes):
+        seen = ", ".join(map(str, state)) or "nothing"
+        raise InvalidInput(f"{where}: this state has {seen}; the layer expects {expected}; it comes from another model")
+    for name, shape in shapes.items():
+        tensor = state[name]
+        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
+            seen = f"has shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else f"is a {type(tensor).__name__}"
+            raise InvalidInput(f"{where}: state {name} {seen}, expected {shape}; it comes from another model or batch size")
+        given = (dtypes or {}).get(name)
+        fitting = (given,) if given else (like.dtype, torch.promote_types(like.dtype, torch.float32))
+        if tensor.dtype not in fitting:
+            raise InvalidInput(f"{where}: state {name} is {tensor.dtype}, expected {fitting[-1]} for inputs of {like.dtype}")
+        check_device(where, f"state {name}", tensor, "the input", like)
+
+
+def check_input(where: str, x: Tensor, width: int, reset: Tensor | None, weight: Tensor) -> None:
+    """x (B, T, width) and reset (B, T), on the device and in the dtype of the weights; autocast converts by itself."""
+    size = check_shapes(where, {"x": (x, f"B T {width}")})
+    check_device(where, "x", x, "the layer", weight)
+    if not (torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)):
+        check_same(where, x=x, weights=weight)
+    check_reset(where, reset, size["B"], size["T"], x)

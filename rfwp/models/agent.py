@@ -1,0 +1,120 @@
+"""Frames and last reward in, policy and value out, at every step: the models of the Atari experiments."""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rfwp.config import AgentConfig, BlocksConfig
+from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes
+from rfwp.models.core import build_core
+from rfwp.models.pretrained import Pretrained
+
+
+class AgentOutput(NamedTuple):
+    logits: Tensor  # B T actions
+    value: Tensor  # B T
+
+
+class Residual(nn.Module):
+    """y = x + conv(relu(conv(relu(x))))"""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.relu(self.first(F.relu(x))))
+
+
+class Section(nn.Sequential):
+    """Convolution, max pooling that halves the image, two residual blocks: five convolutions."""
+
+    def __init__(self, inputs: int, outputs: int):
+        pool = nn.MaxPool2d(3, stride=2, padding=1)
+        super().__init__(nn.Conv2d(inputs, outputs, 3, padding=1), pool, Residual(outputs), Residual(outputs))
+
+
+class Stem(nn.Module):
+    """The residual vision net of IMPALA's large architecture: frames (N, C, H, W) uint8 -> features (N, features)
+
+    x = frames / 255;  x = section(x) for each section;  y = relu(W relu(x) + b)
+    """
+
+    def __init__(self, frames: int, pixels: int, channels: tuple[int, ...], features: int):
+        super().__init__()
+        sizes = (frames, *channels)
+        self.sections = nn.Sequential(*(Section(i, o) for i, o in zip(sizes, channels, strict=False)))
+        for _ in channels:
+            pixels = -(-pixels // 2)
+        self.out = nn.Linear(sizes[-1] * pixels * pixels, features)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        x = self.sections(frames.to(self.out.weight.dtype) / 255)
+        return F.relu(self.out(F.relu(x).flatten(1)))
+
+
+class Agent(Pretrained):
+    """logits_t, value_t = heads(core([stem(frames_t), clip(reward_t, -1, 1)]))
+
+    >>> agent = Agent(AgentConfig(actions=6))
+    >>> (logits, value), state = agent(frames, reward)                  # frames (B, T, 4, 84, 84) uint8, reward (B, T)
+    >>> (logits, value), state = agent.step(frame, reward, state, done) # frame (B, 4, 84, 84), reward and done (B,)
+
+    reward_t is the one that came with frames_t, before the agent acts. Blocks stand behind a linear map from the stem's
+    features and the reward to their width. The state is the core's.
+    """
+
+    config_class = AgentConfig
+
+    def __init__(self, config: AgentConfig):
+        super().__init__()
+        _check(config)
+        self.config = config
+        self.stem = Stem(config.frames, config.pixels, config.channels, config.features)
+        inputs = config.features + 1
+        self.project: nn.Module = nn.Identity()
+        if isinstance(config.core, BlocksConfig):
+            self.project = nn.Linear(inputs, config.core.width)
+            inputs = config.core.width
+        self.core = build_core(config.core, inputs)
+        self.policy = nn.Linear(self.core.outputs, config.actions)
+        self.value = nn.Linear(self.core.outputs, 1)
+
+    def forward(self, frames: Tensor, reward: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[AgentOutput, Any]:
+        """frames (B, T, C, H, W) uint8, reward (B, T), reset (B, T) -> logits (B, T, actions), value (B, T) and the state."""
+        self._check(frames, reward, reset)
+        features = self.stem(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])  # B T F
+        clipped = reward.to(features.dtype).clamp(-1, 1).unsqueeze(-1)
+        x, state = self.core(self.project(torch.cat((features, clipped), dim=-1)), state, reset)
+        return AgentOutput(self.policy(x), self.value(x).squeeze(-1)), state
+
+    def step(self, frames: Tensor, reward: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[AgentOutput, Any]:
+        """One step, frames (B, C, H, W), reward (B,), reset (B,) -> logits (B, actions), value (B,) and the next state."""
+        reset = None if reset is None else reset.unsqueeze(-1)
+        output, state = self(frames.unsqueeze(1), reward.unsqueeze(-1), state, reset)
+        return AgentOutput(output.logits.squeeze(1), output.value.squeeze(1)), state
+
+    def _check(self, frames: Tensor, reward: Tensor, reset: Tensor | None) -> None:
+        c = self.config
+        shapes = {"frames": (frames, f"B T {c.frames} {c.pixels} {c.pixels}"), "reward": (reward, "B T")}
+        size = check_shapes("Agent", shapes)
+        if frames.dtype != torch.uint8:
+            raise InvalidInput(f"Agent: frames are {frames.dtype}, expected torch.uint8 with values from 0 to 255")
+        if not reward.dtype.is_floating_point:
+            raise InvalidInput(f"Agent: reward is {reward.dtype}, expected a floating dtype; try reward.float()")
+        check_device("Agent", "frames", frames, "the model", self.value.weight)
+        check_device("Agent", "reward", reward, "frames", frames)
+        check_reset("Agent", reset, size["B"], size["T"], frames)
+
+
+def _check(config: AgentConfig) -> None:
+    """A config that cannot be built, in one line."""
+    sizes = {name: getattr(config, name) for name in ("actions", "features", "frames", "pixels")}
+    for name, size in sizes.items():
+        if size < 1:
+            raise InvalidInput(f"Agent: {name}={size}; use at least 1")
+    if not config.channels or min(config.channels) < 1:
+        raise InvalidInput(f"Agent: channels={config.channels}; give one positive number for each section of the stem")

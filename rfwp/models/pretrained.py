@@ -1,0 +1,226 @@
+"""Saving and loading: model.safetensors and config.json in a folder, or in a repository of the Hugging Face hub. No pickle."""
+
+import json
+import os
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from rfwp.config import ModelConfig, from_dict, to_dict
+from rfwp.errors import InvalidFile, InvalidInput, RFWPError, missing_extra
+
+try:
+    from huggingface_hub import ModelHubMixin as _HubMixin
+except ImportError:
+
+    class _HubMixin:  # type: ignore[no-redef]
+        """Stands in where the extra `hub` is not installed: the same class keywords, and errors that name the extra."""
+
+        def __init_subclass__(cls, **_: Any) -> None:
+            super().__init_subclass__()
+
+        def save_pretrained(self, *_: Any, **__: Any) -> None:
+            raise missing_extra("saving with options of the hub", "hub")
+
+        def push_to_hub(self, *_: Any, **__: Any) -> str:
+            raise missing_extra("push_to_hub", "hub")
+
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+CARD = """---
+{{ card_data }}
+---
+
+A model of the library rfwp, after [the paper]({{ paper_url }}):
+
+```python
+model = rfwp.load("user/model")
+```
+"""
+
+
+class Pretrained(
+    nn.Module,
+    _HubMixin,
+    library_name="rfwp",
+    paper_url="https://arxiv.org/abs/2106.06295",
+    tags=["fast-weight-programmers"],
+    model_card_template=CARD,
+):
+    """A model that is made from one config and can be saved and loaded.
+
+    With the extra `hub`, `push_to_hub("user/model")` uploads it, and ids work wherever folders do.
+    """
+
+    config_class: ClassVar[type]
+    config: Any
+
+    def save_pretrained(self, save_directory: str | Path, **hub: Any) -> Any:
+        """Write model.safetensors and config.json into a folder; a failure leaves an earlier save there whole.
+
+        Keywords are those of huggingface_hub's mixin, which calls this for `push_to_hub` and adds a model card.
+        """
+        # the mixin deletes an earlier config.json before it writes, so it only gets to write what is on its way to the hub
+        if hub:
+            return super().save_pretrained(save_directory, **hub)
+        return self._save_pretrained(Path(save_directory))
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        if any(p.is_meta for p in self.parameters()):
+            raise InvalidInput("a model on the meta device has no values to save; build it on a real device")
+        tensors = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
+        text = json.dumps({"rfwp": version("rfwp"), "model": to_dict(self.config)}, indent=2) + "\n"
+        try:
+            save_directory.mkdir(parents=True, exist_ok=True)
+            _write(save_directory, tensors, text)
+        except (OSError, SafetensorError) as error:
+            raise InvalidFile(f"cannot save to {save_directory}: {_one_line(error)}") from error
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path, *, device: torch.device | str = "cpu", **hub: Any
+    ) -> Self:
+        """A saved model of this class, in eval mode, from a folder or from the hub (see `locate` for its keywords)."""
+        folder = locate(pretrained_model_name_or_path, **hub)
+        config = read_config(folder)
+        if not isinstance(config, cls.config_class):
+            kind = to_dict(config)["kind"]
+            raise InvalidFile(f"{folder} holds a model of kind '{kind}', which {cls.__name__} cannot load; use rfwp.load")
+        try:
+            with torch.device("meta"):
+                model = cls(config)
+        except RFWPError as error:
+            raise InvalidFile(f"{folder / CONFIG}: {error}") from error
+        model.load_state_dict(_read_weights(folder, model.state_dict()), assign=True)
+        return model.to(device).eval()
+
+
+def locate(
+    dir_or_hub_id: str | Path,
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    force_download: bool = False,
+    local_files_only: bool = False,
+) -> Path:
+    """The folder of a saved model: the given one, or where a hub repository was downloaded to. Only the two files are fetched."""
+    path = Path(dir_or_hub_id)
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise InvalidFile(f"{path} is a file; give the folder that holds {WEIGHTS} and {CONFIG}")
+    if isinstance(dir_or_hub_id, Path) or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", dir_or_hub_id):
+        raise InvalidFile(f"no folder {dir_or_hub_id}; give the folder of a saved model, or a hub id like 'user/model'")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise missing_extra(f"there is no folder '{path}' here, and loading it from the hub", "hub") from None
+    try:
+        folder = snapshot_download(
+            str(dir_or_hub_id),
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            force_download=force_download,
+            local_files_only=local_files_only,
+            allow_patterns=[WEIGHTS, CONFIG],
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidFile(f"no folder '{path}' here, and no such model from the hub: {_one_line(error)}") from error
+    return Path(folder)
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The model's config from config.json."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise InvalidFile(f"no {CONFIG} in {folder}; give the folder of a saved model")
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidFile(f"{path} is not readable as JSON: {_one_line(error)}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("rfwp"), str) or "model" not in data:
+        seen = ", ".join(list(data)[:4]) if isinstance(data, dict) else type(data).__name__
+        raise InvalidFile(f"{path} was not written by rfwp: expected 'rfwp' and 'model', saw {seen or 'nothing'}")
+    if _numbers(data["rfwp"]) > _numbers(version("rfwp")):
+        written = f"{path} was written by rfwp {data['rfwp']}, this is {version('rfwp')}"
+        raise InvalidFile(f"{written}; try: pip install --upgrade rfwp")
+    try:
+        config = from_dict(data["model"], "model")
+    except RFWPError as error:
+        raise InvalidFile(f"{path}: {error}") from error
+    if not isinstance(config, ModelConfig):
+        raise InvalidFile(f"{path}: kind '{data['model']['kind']}' is a part of a model, expected 'sequence' or 'agent'")
+    return config
+
+
+def _read_weights(folder: Path, expected: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of model.safetensors, if they are those that the model expects."""
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise InvalidFile(f"no {WEIGHTS} in {folder}; save the model again")
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InvalidFile(f"{path} is truncated or no safetensors file: {_one_line(error)}") from error
+    wrong = [f"{name} is missing" for name in expected if name not in tensors]
+    wrong += [f"{name} is unknown" for name in tensors if name not in expected]
+    for name, tensor in tensors.items():
+        if name in expected and tensor.shape != expected[name].shape:
+            wrong.append(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}")
+        elif name in expected and not tensor.dtype.is_floating_point:
+            wrong.append(f"{name} is {tensor.dtype}, expected a floating dtype")
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise InvalidFile(f"{path} does not belong to the {CONFIG} beside it: {'; '.join(wrong[:3])}{more}")
+    return tensors
+
+
+def _write(folder: Path, tensors: dict[str, Tensor], config: str) -> None:
+    """Both files under temporary names first, then renamed; the earlier config comes back if the weights cannot follow."""
+    weights_path, config_path = folder / WEIGHTS, folder / CONFIG
+    earlier = config_path.read_bytes() if config_path.exists() else None
+    new_weights, new_config = (folder / f".{name}.{os.getpid()}.new" for name in (WEIGHTS, CONFIG))
+    try:
+        safetensors.torch.save_file(tensors, new_weights, metadata={"format": "pt"})
+        new_config.write_text(config)
+        for path in (new_weights, new_config, folder):
+            _sync(path)
+        os.replace(new_config, config_path)
+        try:
+            os.replace(new_weights, weights_path)
+        except OSError:
+            if earlier is None:
+                config_path.unlink()
+            else:
+                config_path.write_bytes(earlier)
+            raise
+        _sync(folder)
+    finally:
+        new_weights.unlink(missing_ok=True)
+        new_config.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """`0.2.0.dev1` counts as 0.2.0."""
+    return tuple(int(number) for number in re.findall(r"\d+", text.split("+")[0])[:3])
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,94 @@
+"""The sum rule over a whole sequence: the Linear Transformer."""
+
+import torch
+from torch import Tensor
+
+from rfwp.errors import check_reset, check_same, check_shapes
+from rfwp.fwp.rules import read, sum_rule
+from rfwp.ops.backend import full_precision, implementation, needs_checkpoints, resolve
+from rfwp.ops.state import check_state, forget
+
+
+def sum(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    state: Tensor | None = None,
+    reset: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """W_t = W_{t-1} + v_t ⊗ k_t,  y_t = W_t q_t
+
+    q, k (B, T, H, K) are already through φ, v (B, T, H, V).
+    state W (B, H, V, K), zeros if None; reset (B, T) zeroes it before step t. Returns y (B, T, H, V) and the final W.
+    """
+    size = check_shapes("sum", {"q": (q, "B T H K"), "k": (k, "B T H K"), "v": (v, "B T H V")})
+    check_same("sum", q=q, k=k, v=v)
+    chosen = resolve("sum", backend, q)
+    check_reset("sum", reset, size["B"], size["T"], q)
+    W = check_state("sum", "state", state, (size["B"], size["H"], size["V"], size["K"]), q)
+    if chosen == "reference":
+        with full_precision(q):
+            return sum_reference(q, k, v, state=W, reset=reset)
+    y, W, _ = _forward(q, k, v, W, reset, needs_checkpoints(q, k, v, W), chosen)
+    return y, W
+
+
+def sum_reference(q: Tensor, k: Tensor, v: Tensor, *, state: Tensor, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The definition, one step at a time."""
+    W, outputs = state, []
+    for t in range(q.shape[1]):
+        W = forget(W, reset, t)
+        q_t, k_t, v_t = (x[:, t].to(W.dtype) for x in (q, k, v))
+        W = sum_rule(W, k_t, v_t)
+        outputs.append(read(W, q_t))
+    return torch.stack(outputs, dim=1).to(q.dtype), W
+
+
+@torch.library.custom_op("rfwp::sum", mutates_args=())
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, reset: Tensor | None, keep: bool, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    with full_precision(q):
+        return implementation("sum", backend).forward(q, k, v, state, reset, keep)
+
+
+@_forward.register_fake
+def _(q, k, v, state, reset, keep, backend):
+    B, T, H, K = q.shape
+    n = implementation("sum", backend).checkpoints(T) if keep else 0
+    return v.new_empty(v.shape), state.new_empty(state.shape), state.new_empty(B, n, H, v.shape[-1], K)
+
+
+@torch.library.custom_op("rfwp::sum_backward", mutates_args=())
+def _backward(
+    dy: Tensor,
+    dstate: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    reset: Tensor | None,
+    checkpoints: Tensor,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    with full_precision(q):
+        return implementation("sum", backend).backward(dy, dstate, q, k, v, state, reset, checkpoints)
+
+
+@_backward.register_fake
+def _(dy, dstate, q, k, v, state, reset, checkpoints, backend):
+    return tuple(x.new_empty(x.shape) for x in (q, k, v, state))
+
+
+def _save(ctx, inputs, output):
+    *tensors, _, ctx.backend = inputs
+    ctx.save_for_backward(*tensors, output[2])
+
+
+def _gradient(ctx, dy, dstate, _):
+    return *_backward(dy, dstate, *ctx.saved_tensors, ctx.backend), None, None, None
+
+
+_forward.register_autograd(_gradient, setup_context=_save)

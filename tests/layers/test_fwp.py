@@ -1,0 +1,283 @@
+"""Properties of every composition: the zoo's, and the ones that the paper never names."""
+
+import itertools
+
+import pytest
+import torch
+
+from rfwp.errors import InvalidInput, UnknownName
+from rfwp.fwp import ZOO, Composition
+from rfwp.fwp.fast import FAST
+from rfwp.fwp.rules import RULES
+from rfwp.fwp.slow import SLOW
+from rfwp.layers.fwp import FWP
+from tests.tolerances import FLOAT64
+
+B, T, WIDTH, HEADS = 3, 11, 6, 2
+
+UNNAMED = [
+    Composition(slow, rule, fast, phi)
+    for slow, rule, fast, phi in itertools.product(SLOW, RULES, FAST, ["softmax"])
+    if Composition(slow, rule, fast, phi) not in ZOO.values()
+]
+EVERY = [*ZOO.values(), *UNNAMED]
+
+
+def name_of(composition):
+    return next((name for name, c in ZOO.items() if c == composition), str(composition))
+
+
+every = pytest.mark.parametrize("composition", EVERY, ids=name_of)
+zoo = pytest.mark.parametrize("composition", list(ZOO.values()), ids=name_of)
+
+
+def layer_and_input(composition, **options):
+    torch.manual_seed(0)
+    layer = FWP(composition, WIDTH, HEADS, dtype=torch.float64, **options)
+    return layer, torch.randn(B, T, WIDTH, dtype=torch.float64, requires_grad=True)
+
+
+def random_state(layer, batch=B):
+    return {name: torch.rand_like(s).requires_grad_() for name, s in layer.initial_state(batch).items()}
+
+
+def assert_same_state(one, other):
+    assert set(one) == set(other)
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], **FLOAT64)
+
+
+def some_resets():
+    reset = torch.rand(B, T) < 0.3
+    reset[0, 0] = reset[1, 5] = True
+    reset[2] = False
+    return reset
+
+
+@every
+def test_ops_give_what_the_generic_scan_gives(composition):
+    layer, x = layer_and_input(composition)
+    reference, _ = layer_and_input(composition, backend="reference")
+    assert reference.plan == "scan"
+    results = []
+    for module in (layer, reference):
+        torch.manual_seed(1)
+        state, reset = random_state(module), some_resets()
+        y, last = module(x, state, reset)
+        leaves = [x, *state.values(), *module.parameters()]
+        total = (y * torch.randn_like(y)).sum() + sum((last[n] * torch.randn_like(last[n])).sum() for n in sorted(last))
+        gradients = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+        results.append((y, *(last[n] for n in sorted(last)), *gradients))
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, **FLOAT64)
+
+
+@every
+def test_a_sequence_split_anywhere_equals_the_whole(composition):
+    layer, x = layer_and_input(composition)
+    reset = some_resets()
+    whole, final = layer(x, None, reset)
+    for t in (1, 5, T - 1):
+        first, state = layer(x[:, :t], None, reset[:, :t])
+        second, state = layer(x[:, t:], state, reset[:, t:])
+        torch.testing.assert_close(torch.cat([first, second], dim=1), whole, **FLOAT64)
+        assert_same_state(state, final)
+
+
+@zoo
+def test_gradients_flow_through_a_split(composition):
+    layer, x = layer_and_input(composition)
+    (whole,) = torch.autograd.grad(layer(x)[0][:, -1].square().sum(), x)
+    _, state = layer(x[:, :4])
+    (split,) = torch.autograd.grad(layer(x[:, 4:], state)[0][:, -1].square().sum(), x)
+    torch.testing.assert_close(split, whole, **FLOAT64)
+    assert whole[:, 0].abs().sum() > 0
+
+
+@every
+def test_a_reset_is_a_fresh_start(composition):
+    layer, x = layer_and_input(composition)
+    reset = torch.zeros(B, T, dtype=torch.bool)
+    reset[:, 4] = True
+    y, state = layer(x, random_state(layer), reset)
+    fresh, fresh_state = layer(x[:, 4:])
+    torch.testing.assert_close(y[:, 4:], fresh, **FLOAT64)
+    assert_same_state(state, fresh_state)
+
+
+@every
+def test_step_by_step_equals_the_whole(composition):
+    layer, x = layer_and_input(composition)
+    reset, state = some_resets(), random_state(layer)
+    whole, final = layer(x, state, reset)
+    outputs = []
+    for t in range(T):
+        y, state = layer.step(x[:, t], state, reset[:, t])
+        outputs.append(y)
+    torch.testing.assert_close(torch.stack(outputs, dim=1), whole, **FLOAT64)
+    assert_same_state(state, final)
+
+
+@zoo
+def test_step_trains(composition):
+    layer, x = layer_and_input(composition)
+    state, total = None, x.new_zeros(())
+    for t in range(T):
+        y, state = layer.step(x[:, t], state)
+        total = total + y.square().sum()
+    stepped = torch.autograd.grad(total, list(layer.parameters()))
+    whole = torch.autograd.grad(layer(x)[0].square().sum(), list(layer.parameters()))
+    for ours, expected in zip(stepped, whole, strict=True):
+        torch.testing.assert_close(ours, expected, **FLOAT64)
+
+
+@every
+def test_outputs_depend_on_no_later_input_and_on_no_other_row(composition):
+    layer, x = layer_and_input(composition)
+    y, _ = layer(x)
+    (gradient,) = torch.autograd.grad(y[1, 5].sum(), x)
+    assert gradient[1, 5].abs().sum() > 0
+    assert gradient[1, 6:].abs().sum() == 0
+    assert gradient[[0, 2]].abs().sum() == 0
+
+
+@zoo
+def test_gradcheck(composition):
+    torch.manual_seed(0)
+    layer = FWP(composition, 4, 2, dtype=torch.float64)
+    x = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
+    reset = torch.tensor([[False, False, True, False], [False, False, False, False]])
+    state = random_state(layer, 2)
+
+    def run(x, *tensors):
+        y, last = layer(x, dict(zip(state, tensors, strict=True)), reset)
+        return y, *last.values()
+
+    assert torch.autograd.gradcheck(run, (x, *state.values()))
+
+
+@every
+def test_every_live_parameter_gets_a_gradient_and_a_step_downhill_helps(composition):
+    layer, x = layer_and_input(composition)
+    target = torch.randn(B, T, WIDTH, dtype=torch.float64)
+    loss = (layer(x)[0] - target).square().mean()
+    loss.backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in layer.parameters())
+    with torch.no_grad():
+        for p in layer.parameters():
+            p -= 1e-3 * p.grad
+    assert (layer(x)[0] - target).square().mean() < loss
+
+
+def test_recurrent_slow_net_with_zero_R_is_delta_net():
+    rdn, x = layer_and_input("rdn")
+    delta_net, _ = layer_and_input(Composition("feedforward", "delta", "linear", "softmax"))
+    delta_net.load_state_dict({name: p for name, p in rdn.state_dict().items() if name != "slow.R"})
+    with torch.no_grad():
+        rdn.slow.R.zero_()
+    torch.testing.assert_close(rdn(x)[0], delta_net(x)[0], **FLOAT64)
+
+
+def test_delta_rnn_with_zero_recurrent_learning_rate_is_delta_net():
+    rnn, x = layer_and_input("delta_rnn")
+    net, _ = layer_and_input("delta_net")
+    d = WIDTH // HEADS
+    # the last output of a head is the recurrent learning rate before its sigmoid: make it sigmoid(-1000) = 0
+    x = torch.cat([x[..., :-1], torch.ones_like(x[..., :1])], dim=-1)
+    with torch.no_grad():
+        W = rnn.slow.W.weight.view(HEADS, 5 * d + 2, WIDTH)
+        W[:, -1] = 0
+        W[:, -1, -1] = -1000
+        net.slow.W.weight.copy_(torch.cat([W[:, : 3 * d], W[:, 5 * d : 5 * d + 1]], dim=1).flatten(0, 1))
+        net.out.weight.copy_(rnn.out.weight)
+    torch.testing.assert_close(rnn(x)[0], net(x)[0], **FLOAT64)
+
+
+def test_delta_mlp_without_dead_weights_computes_the_same():
+    authors, x = layer_and_input(Composition(fast="authors_mlp(blocks=2)", phi="elu_sum_eps"))
+    live, _ = layer_and_input(Composition(fast="residual_mlp(blocks=2)", phi="elu_sum_eps"))
+    outputs, used = authors.slow.outputs, authors.slow.live
+    weights = authors.state_dict()
+    weights["slow.W.weight"] = weights["slow.W.weight"].view(HEADS, outputs, WIDTH)[:, :used].flatten(0, 1)
+    live.load_state_dict(weights)
+    torch.testing.assert_close(authors(x)[0], live(x)[0], **FLOAT64)
+
+
+def test_the_state_given_is_left_alone():
+    layer, x = layer_and_input("delta_lstm")
+    state = random_state(layer)
+    before = {name: s.detach().clone() for name, s in state.items()}
+    layer(x, state, some_resets())
+    assert_same_state(state, before)
+
+
+def test_half_precision_keeps_its_state_in_float32():
+    layer = FWP("delta_rnn", WIDTH, HEADS, dtype=torch.bfloat16)
+    x = torch.randn(B, T, WIDTH, dtype=torch.bfloat16)
+    y, state = layer(x)
+    assert y.dtype == torch.bfloat16
+    assert {s.dtype for s in state.values()} == {torch.float32}
+    layer(x, state)[0].sum().backward()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_autocast_runs_and_stays_close(name):
+    torch.manual_seed(0)
+    layer, x = FWP(name, 32, 4), torch.randn(2, 20, 32)
+    expected, _ = layer(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, state = layer(x)
+        y, _ = layer(x, state)
+        y, _ = layer(x)
+    assert y.dtype == torch.bfloat16
+    y.float().sum().backward()
+    assert (y.float() - expected).norm() < 0.03 * expected.norm()
+
+
+def test_repr_says_what_the_layer_is_and_how_it_runs():
+    assert "Recurrent/Delta fast Linear Net, width=6, heads=2, plan=recurrent_delta" in repr(FWP("rdn", WIDTH, HEADS))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: FWP("delta_rn", 6, 2), UnknownName, "did you mean 'delta_rnn'?"),
+        (lambda: FWP("rdn", 256, 7), InvalidInput, "heads=7 does not divide width=256; try heads=8"),
+        (lambda: FWP("rdn", 6, 0), InvalidInput, "heads=0 must both be at least 1"),
+    ],
+)
+def test_bad_construction_is_one_clear_line(make, error, message):
+    with pytest.raises(error) as caught:
+        make()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def call(layer, x=None, state=None, reset=None):
+    return layer(torch.randn(B, T, WIDTH) if x is None else x, state, reset)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda: {"x": torch.randn(B, WIDTH)}, "x has shape (3, 6), expected 3 dimensions"),
+        (lambda: {"x": torch.randn(B, T, WIDTH + 1)}, "x has shape (3, 11, 7), expected (B, T, 6)"),
+        (lambda: {"x": torch.randn(B, 0, WIDTH)}, "T=0"),
+        (lambda: {"x": torch.zeros(B, T, WIDTH, dtype=torch.long)}, "x is torch.int64, expected a floating dtype"),
+        (lambda: {"reset": torch.zeros(T, B, dtype=torch.bool)}, "reset has shape (11, 3), expected (B, T) = (3, 11)"),
+        (lambda: {"reset": torch.zeros(B, T)}, "reset is torch.float32, expected torch.bool"),
+        (lambda: {"reset": torch.zeros(B, T, dtype=torch.bool, device="meta")}, "reset is on meta but the input is on cpu"),
+        (lambda: {"state": FWP("delta_net", WIDTH, HEADS).initial_state(B)}, "this state has W; the layer expects W, R, y"),
+        (
+            lambda: {"state": FWP("delta_rnn", WIDTH, HEADS).initial_state(B + 1)},
+            "state W has shape (4, 2, 3, 3), expected (3, 2, 3, 3)",
+        ),
+        (lambda: {"state": FWP("delta_rnn", WIDTH, HEADS, dtype=torch.float64).initial_state(B)}, "state W is torch.float64"),
+        (lambda: {"state": (torch.zeros(1),)}, "this state is a tuple"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, message):
+    with pytest.raises(InvalidInput) as error:
+        call(FWP("delta_rnn", WIDTH, HEADS), **arguments())
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

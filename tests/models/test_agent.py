@@ -1,0 +1,108 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from rfwp.config import AgentConfig, AttentionConfig, BlocksConfig, FWPConfig, HighwayConfig, LSTMConfig, NoCoreConfig
+from rfwp.errors import InvalidInput
+from rfwp.models import Agent
+from rfwp.models.agent import Stem
+from tests.contract import STATEFUL, STATELESS, leaves
+from tests.tolerances import FLOAT64
+
+B, T, C, PIXELS = 3, 7, 2, 9
+
+RDN = FWPConfig(slow="recurrent", phi="softmax")
+SMALL = {"width": 12, "layers": 2, "heads": 3, "ff": 10}
+CORES = {
+    "rdn": BlocksConfig(layer=RDN, **SMALL),
+    "attention": BlocksConfig(layer=AttentionConfig(window=4), **SMALL),
+    "lstm": LSTMConfig(hidden=7),
+}
+
+
+def agent_and_input(core):
+    torch.manual_seed(0)
+    config = AgentConfig(actions=5, core=core, channels=(3, 4), features=8, frames=C, pixels=PIXELS)
+    frames = torch.randint(0, 256, (B, T, C, PIXELS, PIXELS), dtype=torch.uint8)
+    return Agent(config).double(), frames, 3 * torch.randn(B, T, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize("check", STATEFUL, ids=lambda c: c.__name__)
+def test_agent_with_memory_keeps_the_contract(check, name):
+    agent, *inputs = agent_and_input(CORES[name])
+    check(agent, inputs)
+
+
+@pytest.mark.parametrize("core", [HighwayConfig(hidden=5), NoCoreConfig()], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("check", STATELESS, ids=lambda c: c.__name__)
+def test_agent_without_memory_keeps_the_contract(check, core):
+    agent, *inputs = agent_and_input(core)
+    check(agent, inputs)
+
+
+def test_output_is_logits_and_value():
+    agent, *inputs = agent_and_input(CORES["rdn"])
+    output, _ = agent(*inputs)
+    assert output.logits.shape == (B, T, 5)
+    assert output.value.shape == (B, T)
+
+
+def test_rewards_are_clipped_inside():
+    agent, frames, reward = agent_and_input(CORES["lstm"])
+    for a, b in zip(leaves(agent(frames, reward)[0]), leaves(agent(frames, reward.clamp(-1, 1))[0]), strict=True):
+        torch.testing.assert_close(a, b, **FLOAT64)
+    assert not torch.allclose(agent(frames, reward)[0].value, agent(frames, reward / 10)[0].value)
+
+
+def test_stem_has_fifteen_convolutions_and_sees_84_pixels_as_11():
+    stem = Stem(4, 84, (16, 32, 32), 256)
+    assert sum(isinstance(m, nn.Conv2d) for m in stem.modules()) == 15
+    assert stem.out.in_features == 32 * 11 * 11
+    assert stem(torch.zeros(2, 4, 84, 84, dtype=torch.uint8)).shape == (2, 256)
+
+
+@pytest.mark.parametrize("pixels", [1, 8, 9, 21])
+def test_stem_takes_frames_of_any_size(pixels):
+    stem = Stem(2, pixels, (3, 4), 5)
+    assert stem(torch.zeros(1, 2, pixels, pixels, dtype=torch.uint8)).shape == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("core", "features", "count"),
+    [
+        (NoCoreConfig(), 256, 1_091_038),
+        (LSTMConfig(), 256, 1_618_391),
+        (HighwayConfig(), 320, 1_668_631),
+        (BlocksConfig(layer=RDN, width=128, layers=2, heads=4, ff=512), 256, 1_544_535),
+    ],
+    ids=["feedforward", "lstm", "highway", "rdn"],
+)
+def test_parameter_counts(core, features, count):
+    with torch.device("meta"):
+        agent = Agent(AgentConfig(actions=6, core=core, features=features))
+    assert sum(p.numel() for p in agent.parameters()) == count
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a, f, r: a(f.float(), r), "frames are torch.float32, expected torch.uint8"),
+        (lambda a, f, r: a(f[:, :, :1], r), "frames has shape (3, 7, 1, 9, 9), expected (B, T, 2, 9, 9)"),
+        (lambda a, f, r: a(f, r[:, :3]), "reward has shape (3, 3)"),
+        (lambda a, f, r: a(f, r.long()), "reward is torch.int64, expected a floating dtype"),
+        (lambda a, f, r: a(f, r, None, torch.zeros(B, 3, dtype=torch.bool)), "reset has shape (3, 3)"),
+        (lambda a, f, r: a(f, r, ({"h": r}, {"h": r})), "this state has h; the layer expects W, y"),
+        (lambda a, f, r: a(f.to("meta"), r), "frames is on meta but the model is on cpu"),
+        (lambda a, f, r: a(f[:2], r[:2], a(f, r)[1]), "state W has shape (3, 3, 4, 4), expected (2, 3, 4, 4)"),
+        (lambda a, f, r: Agent(replace(a.config, actions=0)), "actions=0; use at least 1"),
+        (lambda a, f, r: Agent(replace(a.config, channels=())), "channels=()"),
+    ],
+)
+def test_bad_input_is_one_line(call, message):
+    with pytest.raises(InvalidInput) as caught:
+        call(*agent_and_input(CORES["rdn"]))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

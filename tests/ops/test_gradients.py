@@ -1,0 +1,28 @@
+"""Gradients against finite differences, initial states and resets included."""
+
+import torch
+
+from tests.ops.cases import Case, every_backend, every_case, example
+
+
+@every_case
+@every_backend
+def test_gradcheck(case: Case, backend: str) -> None:
+    x = example(case, 3, H=1, K=3, V=2)
+
+    def run(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, state = case(leaves[: len(x.inputs)], leaves[len(x.inputs) :], x.reset, backend)
+        return y, *state
+
+    assert torch.autograd.gradcheck(run, x.leaves())
+
+
+@every_case
+def test_gradient_for_a_part_of_the_outputs(case: Case) -> None:
+    """The last state alone, y alone: what is not used counts as a gradient of zero."""
+    x = example(case, 33)
+    for pick in (lambda y, state: y, *[lambda y, state, i=i: state[i] for i in range(len(case.state))]):
+        plain, reference = (pick(*case(x.inputs, x.state, x.reset, backend)).square().sum() for backend in ("plain", "reference"))
+        actual = torch.autograd.grad(plain, x.leaves())
+        expected = torch.autograd.grad(reference, x.leaves(), materialize_grads=True)
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-10)

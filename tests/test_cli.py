@@ -1,0 +1,81 @@
+"""The command line as a user sees it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rfwp.cli import main
+
+
+def run(capsys, *arguments):
+    try:
+        main(list(arguments))
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code or 0
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_presets_lists_every_table_with_counts_here_and_in_the_paper(capsys):
+    code, out, _ = run(capsys, "presets")
+    assert code == 0
+    for words in (
+        ("lm/rdn", "Recurrent/Delta fast Linear Net", "44,135,130", "44.1 M"),
+        ("code-execution-5/delta-rnn", "Feedforward/Delta fast RNN", "3,724,826", "3.7 M"),
+        ("listops-15/lstm-4096", "LSTM, 4096 units", "69,281,546", "-"),
+        ("atari/feedforward-gated", "Feedforward, gated", "1,668,631", "1.7 M"),
+    ):
+        line = next(line for line in out.splitlines() if line.startswith(words[0] + " "))
+        assert all(word in line for word in words)
+
+
+def test_presets_of_one_table(capsys):
+    code, out, _ = run(capsys, "presets", "code-execution-5-thin")
+    assert code == 0
+    assert "code-execution-5-thin/rdn" in out
+    assert "lm/rdn" not in out
+
+
+def test_show_gives_config_parts_and_variants(capsys):
+    code, out, _ = run(capsys, "show", "lm/delta-mlp-b")
+    assert code == 0
+    assert "44,322,746 parameters here | 44.3 M in the paper" in out
+    assert "authors_mlp(blocks=1)" in out
+    assert ":live" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "lm/rnd"], "rfwp: unknown preset 'lm/rnd'; did you mean 'lm/rdn'?"),
+        (["show", "lm/rdn:alive"], "rfwp: unknown variant of lm/rdn 'alive'"),
+        (["presets", "listops"], "rfwp: unknown table 'listops'; did you mean 'listops-1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(capsys, arguments, message):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_help_says_where_to_start(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for word in ("presets", "show", "Start here", "rfwp show lm/rdn"):
+        assert word in out
+
+
+def test_module_runs_like_the_command():
+    done = subprocess.run([sys.executable, "-m", "rfwp", "presets", "atari-large"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "3,368,919" in done.stdout
+
+
+def test_a_closed_pipe_is_no_error():
+    done = subprocess.run(f"{sys.executable} -m rfwp presets atari | head -n 1", shell=True, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr

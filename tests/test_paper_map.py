@@ -1,0 +1,35 @@
+"""docs/paper-map.md names files and functions: they exist."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from rfwp.presets import presets
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "paper-map.md").read_text()
+TARGETS = sorted(set(re.findall(r"`(\S+\.py)::(\w+)`", TEXT)))
+
+
+def test_the_map_has_targets():
+    assert len(TARGETS) > 30
+
+
+@pytest.mark.parametrize(("path", "name"), TARGETS)
+def test_target_exists(path, name):
+    tree = ast.parse((ROOT / path).read_text())
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert name in defined
+
+
+def test_every_table_of_presets_is_on_the_map():
+    for table in {name.split("/")[0] for name in presets()}:
+        assert f"`{table}/…`" in TEXT
+
+
+def test_deviations_signed_in_docstrings_exist():
+    """The models whose docstrings sign a deviation are those of the map's list."""
+    signed = {p.relative_to(ROOT).as_posix() for p in (ROOT / "rfwp").rglob("*.py") if "Differs from the paper" in p.read_text()}
+    assert {"rfwp/fwp/fast.py", "rfwp/fwp/slow.py", "rfwp/presets.py"} <= signed

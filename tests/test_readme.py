@@ -1,0 +1,42 @@
+"""The README's examples run, in order, as one program; so does the fast net of CONTRIBUTING.md."""
+
+import os
+import re
+from pathlib import Path
+
+import torch
+
+from rfwp import FWP, Composition
+from rfwp.fwp import fast
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(name):
+    return re.findall(r"^ *```python\n(.*?)^ *```", (ROOT / name).read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def test_readme_examples_run(tmp_path, monkeypatch, capsys):
+    blocks = python_blocks("README.md")
+    assert len(blocks) >= 4
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert "Recurrent/Delta fast RNN" in capsys.readouterr().out
+    assert names["logits"].shape == (2, 50, 26)
+    assert names["W"].shape == (2, 4, 32, 16)
+    assert {"config.json", "model.safetensors"} <= set(os.listdir("my-model"))
+
+
+def test_contributing_fast_net_works_in_every_way():
+    (block,) = python_blocks("CONTRIBUTING.md")
+    names = dict(vars(fast))
+    names["__name__"] = __name__
+    lines = [line[3:] if line.startswith("   ") else line for line in block.splitlines()]
+    exec(compile("\n".join(lines), "CONTRIBUTING.md", "exec"), names)
+    for slow in ("feedforward", "recurrent", "lstm"):
+        layer = FWP(Composition(slow=slow, fast=names["Gated"]()), 8, 2)
+        y, state = layer(torch.randn(2, 5, 8))
+        y.sum().backward()
+        assert set(state) >= {"W", "G"}
