@@ -9,7 +9,7 @@
 from rfwp.build import build
 from rfwp.errors import RFWPError
 from rfwp.fwp import ZOO, Composition
-from rfwp.layers import FWP, LSTM, Attention, Block, detach
+from rfwp.layers import FWP, LSTM, Attention, Block, detach, select
 from rfwp.models import Agent, SequenceModel, load
 from rfwp.presets import presets
 
@@ -29,4 +29,5 @@ __all__ = [
     "detach",
     "load",
     "presets",
+    "select",
 ]

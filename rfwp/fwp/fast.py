@@ -41,7 +41,7 @@ class Linear(_Base):
         return (FastMatrix("W", d, d),)
 
     def step(self, cell: Cell) -> Tensor:
-        return cell.read("W", _query(cell, "W"))
+        return cell.read("W", cell.query("W"))
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class NormalisedLinear(_Base):
         return FastMatrix("W", d, d), FastMatrix("z", 1, d, query=False, programmed=False, rule=Sum())
 
     def step(self, cell: Cell) -> Tensor:
-        q, written = _query(cell, "W"), cell.program("W")
+        q, written = cell.query("W"), cell.program("W")
         one = torch.ones_like(written.value[..., :1])
         normaliser = cell.read("z", q, Program(None, written.key, one, None))
         return cell.read("W", q) / (normaliser + 1e-5)
@@ -78,7 +78,7 @@ class MLP(_Base):
         return tuple(FastMatrix(f"W{i}", sizes[i + 1], sizes[i], query=i == 0) for i in range(self.depth))
 
     def step(self, cell: Cell) -> Tensor:
-        h = _query(cell, "W0")
+        h = cell.query("W0")
         for i in range(self.depth):
             h = cell.read(f"W{i}", h)
         return h
@@ -109,7 +109,7 @@ class ResidualMLP(_Base):
         return gains | {f"bias{i}": (d, 0.0) for i in range(self.blocks)}
 
     def step(self, cell: Cell) -> Tensor:
-        h = _query(cell, "A0")
+        h = cell.query("A0")
         for i in range(self.blocks):
             normed = F.layer_norm(h, h.shape[-1:], cell.parameter(f"gain{i}").to(h.dtype), cell.parameter(f"bias{i}").to(h.dtype))
             h = h + cell.read(f"B{i}", cell.read(f"A{i}", normed))
@@ -139,7 +139,7 @@ class DeltaNet(_Base):
 
     def step(self, cell: Cell) -> Tensor:
         d = cell.head_size
-        q, k, v, b = cell.read("F", _query(cell, "F")).split((d, d, d, 1), dim=-1)
+        q, k, v, b = cell.read("F", cell.query("F")).split((d, d, d, 1), dim=-1)
         return cell.read("W", q, Program(None, k, v, b.squeeze(-1)))
 
 
@@ -158,7 +158,7 @@ class RNN(_Base):
         return {"y": d}
 
     def step(self, cell: Cell) -> Tensor:
-        return cell.read("W", _query(cell, "W")) + cell.read("R", cell.previous("y"))
+        return cell.read("W", cell.query("W")) + cell.read("R", cell.previous("y"))
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class LSTM(_Base):
 
     def step(self, cell: Cell) -> Tensor:
         y = cell.previous("y")
-        z = [cell.read(f"W_{g}", _query(cell, "W_u" if self.shared_query else f"W_{g}")) for g in LSTM_GATES]
+        z = [cell.read(f"W_{g}", cell.query("W_u" if self.shared_query else f"W_{g}")) for g in LSTM_GATES]
         r = [cell.read(f"R_{g}", y) for g in LSTM_GATES]
         y, c = lstm_cell(self.version, torch.stack(z, dim=-2), torch.stack(r, dim=-2), cell.previous("c"))
         cell.keep("c", c)
@@ -255,12 +255,6 @@ def lstm_cell(version: str, z: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, Te
     if version == "C":
         y = y + z[..., 0, :]
     return y, c
-
-
-def _query(cell: Cell, name: str) -> Tensor:
-    query = cell.program(name).query
-    assert query is not None, name
-    return query
 
 
 FAST: dict[str, type[FastNet]] = {

@@ -24,6 +24,11 @@ class StepCell:
     def program(self, name: str) -> Program:
         return self.programs[name]
 
+    def query(self, name: str) -> Tensor:
+        query = self.programs[name].query
+        assert query is not None, name
+        return query
+
     def read(self, name: str, query: Tensor, program: Program | None = None) -> Tensor:
         program = program or self.programs[name]
         matrix = self.composition.matrix(name, self.head_size)

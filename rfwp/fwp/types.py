@@ -55,6 +55,10 @@ class Cell(Protocol):
         """What the slow net wrote for the matrix, raw."""
         ...
 
+    def query(self, name: str) -> Tensor:
+        """The query that the slow net invented for the matrix, raw."""
+        ...
+
     def read(self, name: str, query: Tensor, program: Program | None = None) -> Tensor:
         """Update the matrix with its program (the slow net's unless given), then W_t φ(query)."""
         ...

@@ -4,6 +4,6 @@ from rfwp.layers.attention import Attention
 from rfwp.layers.block import Block
 from rfwp.layers.fwp import FWP
 from rfwp.layers.lstm import LSTM
-from rfwp.layers.state import detach
+from rfwp.layers.state import detach, select
 
-__all__ = ["FWP", "LSTM", "Attention", "Block", "detach"]
+__all__ = ["FWP", "LSTM", "Attention", "Block", "detach", "select"]

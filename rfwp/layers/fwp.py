@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfwp import ops
-from rfwp.errors import InvalidInput, check_heads, check_reset, check_same, check_shapes
+from rfwp.errors import InvalidInput, check_heads, check_shapes
 from rfwp.fwp import fast as fast_nets
 from rfwp.fwp.composition import Composition
 from rfwp.fwp.maps import softmax
@@ -16,7 +16,7 @@ from rfwp.fwp.scan import scan
 from rfwp.fwp.slow import Recurrent, SlowModule
 from rfwp.fwp.types import Program, State
 from rfwp.fwp.zoo import composition as find_composition
-from rfwp.layers.state import check_state
+from rfwp.layers.state import check_input, check_state
 from rfwp.ops.backend import state_dtype
 
 
@@ -62,9 +62,7 @@ class FWP(nn.Module):
 
     def forward(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """x (B, T, width), reset (B, T) -> y (B, T, width) and the state after the last step."""
-        size = check_shapes("FWP", {"x": (x, f"B T {self.width}")})
-        check_same("FWP", x=x)
-        check_reset("FWP", reset, size["B"], size["T"], x)
+        check_input("FWP", x, self.width, reset, self.out.weight)
         state = self._checked(state, x)
         u, own = self.slow(x, state, reset)
         y, new = self._run(u, state, reset)
@@ -122,10 +120,18 @@ class FWP(nn.Module):
         plan = self.plan
         if plan == "scan":
             feed_back = self.slow.feed_back if self.composition.slow.feeds_back else None
-            return scan(self.composition, u, state, reset, head_size=self.head_size, feed_back=feed_back, parameters=self.fast)
+            return scan(
+                self.composition,
+                u,
+                state,
+                reset,
+                head_size=self.head_size,
+                feed_back=feed_back,
+                parameters=dict(self.fast.items()),
+            )
         if plan == "recurrent_delta":
             return self._run_recurrent_delta(u, state, reset)
-        cell = SequenceCell(self.composition, u, state, reset, self.head_size, self.fast, self.backend)
+        cell = SequenceCell(self.composition, u, state, reset, self.head_size, dict(self.fast.items()), self.backend)
         if plan == "delta + delta_rnn":
             return self._run_rnn(cell)
         if plan == "delta + delta_lstm":
@@ -155,9 +161,9 @@ class FWP(nn.Module):
     def _run_rnn(self, cell: "SequenceCell") -> tuple[Tensor, State]:
         fast = self.composition.fast
         assert isinstance(fast, fast_nets.RNN)
-        W, R = cell.program("W"), cell.program("R")
-        assert W.query is not None and R.beta is not None
-        z = cell.read("W", W.query)
+        R = cell.program("R")
+        assert R.beta is not None
+        z = cell.read("W", cell.query("W"))
         y, (R_last, y_last) = ops.delta_rnn(
             z,
             softmax(R.key),
@@ -174,8 +180,8 @@ class FWP(nn.Module):
         """All gates at once: they are heads to `delta`, and an extra dimension to `delta_lstm`."""
         fast, phi, gates = self.composition.fast, self.composition.phi, fast_nets.LSTM_GATES
         assert isinstance(fast, fast_nets.LSTM)
-        query_of = {g: cell.program("W_u" if fast.shared_query else f"W_{g}").query for g in gates}
-        q = torch.stack([query_of[g] for g in gates], dim=3)  # B T H 3 K
+        queries = [cell.query("W_u" if fast.shared_query else f"W_{g}") for g in gates]
+        q = torch.stack(queries, dim=3)  # B T H 3 K
         W, R = cell.stacked("W"), cell.stacked("R")
         assert W.beta is not None and R.beta is not None
         z, W_last = ops.delta(
@@ -222,6 +228,11 @@ class SequenceCell:
 
     def program(self, name: str) -> Program:
         return self.programs[name]
+
+    def query(self, name: str) -> Tensor:
+        query = self.programs[name].query
+        assert query is not None, name
+        return query
 
     def read(self, name: str, query: Tensor, program: Program | None = None) -> Tensor:
         program = program or self.programs[name]

@@ -113,8 +113,8 @@ class SequenceModel(Pretrained):
         if tokens.dtype not in (torch.int64, torch.int32):
             raise InvalidInput(f"SequenceModel: {name} are {tokens.dtype}, expected torch.long; try {name}.long()")
         check_device("SequenceModel", name, tokens, "the model", next(self.parameters()))
-        # a compiled graph cannot look at values; nor is there anything to see on the meta device
-        if torch.compiler.is_compiling() or tokens.is_meta:
+        # a compiled graph cannot look at values, and looking at them on a GPU would wait for it at every call
+        if torch.compiler.is_compiling() or tokens.device.type != "cpu":
             return
         counted = tokens if ignore is None else tokens[tokens != ignore]
         if counted.numel():
