@@ -6,6 +6,7 @@ Every check of user input in rfwp raises one of these with a one-line message. `
 import difflib
 from collections.abc import Iterable, Mapping
 
+import torch
 from torch import Tensor
 
 
@@ -103,6 +104,6 @@ def check_reset(where: str, reset: Tensor | None, batch: int, steps: int, like: 
         return
     if tuple(reset.shape) != (batch, steps):
         raise InvalidInput(f"{where}: reset has shape {tuple(reset.shape)}, expected (B, T) = ({batch}, {steps})")
-    if reset.dtype.is_floating_point or reset.dtype.is_complex or reset.element_size() != 1:
+    if reset.dtype != torch.bool:
         raise InvalidInput(f"{where}: reset is {reset.dtype}, expected torch.bool; try reset.bool()")
     check_device(where, "reset", reset, "the input", like)

@@ -17,7 +17,7 @@ from rfwp.fwp.slow import Recurrent, SlowModule
 from rfwp.fwp.types import Program, State
 from rfwp.fwp.zoo import composition as find_composition
 from rfwp.layers.state import check_input, check_state
-from rfwp.ops.backend import state_dtype
+from rfwp.ops.state import state_dtype
 
 
 class FWP(nn.Module):

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from rfwp.errors import InvalidInput, unknown
 from rfwp.ops import plain
-from rfwp.ops.state import state_dtype as state_dtype
 
 log = logging.getLogger("rfwp")
 

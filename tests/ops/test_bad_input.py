@@ -126,7 +126,7 @@ def test_reset_of_another_shape_is_refused(case: Case, wrong: torch.Tensor) -> N
 
 
 @every_op
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
 def test_reset_of_another_dtype_is_refused(case: Case, dtype: torch.dtype) -> None:
     x = example(case, 7)
     assert "expected torch.bool; try reset.bool()" in _message(case, x.inputs, None, x.reset.to(dtype))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.ops.cases import OPS, Case, Example, assert_same, every_op, example, outputs_and_gradients
+from tests.ops.cases import Case, Example, assert_same, every_op, example, outputs_and_gradients
 from tests.tolerances import FLOAT64
 
 
@@ -62,21 +62,6 @@ def test_one_compilation_serves_all_lengths(case: Case) -> None:
                 return y * 2, final
 
             assert_same(compiled, outputs_and_gradients(eager, x.leaves()), FLOAT64)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # inductor's own import
-def test_compiled_with_inductor() -> None:
-    """Inductor leaves ops as they are, so one of them stands for all."""
-    torch.compiler.reset()
-    case = OPS[-1]
-    x = example(case, 33)
-
-    def run() -> tuple[Tensor, tuple[Tensor, ...]]:
-        y, final = case([a * 1.5 for a in x.inputs], None, x.reset, "auto")
-        return y.tanh(), final
-
-    compiled = outputs_and_gradients(torch.compile(run, fullgraph=True), x.inputs)
-    assert_same(compiled, outputs_and_gradients(run, x.inputs), FLOAT64)
 
 
 @every_op
