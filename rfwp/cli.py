@@ -11,6 +11,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 import rfwp
+from rfwp.bench.options import OpsOptions, PlotOptions, TrainOptions
 from rfwp.config import BlocksConfig, FWPConfig, HighwayConfig, LSTMConfig, ModelConfig, to_dict
 from rfwp.errors import RFWPError, unknown
 from rfwp.fwp import Composition
@@ -22,6 +23,7 @@ Start here:
   rfwp presets                    every model of the paper, with its parameter count here and there
   rfwp presets code-execution-5   one table of them
   rfwp show lm/rdn                one model: its wiring, its parameters, its config
+  rfwp bench train --quick        how fast a training step is here
 """
 
 app = tyro.extras.SubcommandApp()
@@ -71,6 +73,36 @@ def show(name: Annotated[str, tyro.conf.Positional]) -> None:
     if preset.variants:
         console.print(f"variants: {variants(preset)}")
     console.print_json(json.dumps(to_dict(config)))
+
+
+Benchmark = (
+    Annotated[OpsOptions, tyro.conf.subcommand("ops")]
+    | Annotated[TrainOptions, tyro.conf.subcommand("train")]
+    | Annotated[PlotOptions, tyro.conf.subcommand("plot"), tyro.conf.PositionalRequiredArgs]
+)
+
+
+@app.command
+def bench(what: Benchmark) -> None:
+    """Time the ops, or whole training steps, beside PyTorch's LSTM and attention; every kernel is checked first.
+
+    Exit code 1: something failed its check and was not timed.
+    """
+    # imported here because the other commands should start quickly
+    from rfwp.bench.run import run_benchmark
+    from rfwp.bench.table import table
+
+    console = _console()
+    outcome = run_benchmark(what, lambda line: console.print(line, style="dim"))
+    console.print(table(outcome.rows))
+    for text in outcome.texts:
+        console.print(f"\n{text}", markup=False, highlight=False)
+    for path in outcome.files:
+        console.print(f"-> {path}", style="dim")
+    for failure in outcome.failures:
+        print(f"rfwp: check failed: {failure}", file=sys.stderr)
+    if outcome.failures:
+        sys.exit(1)
 
 
 def systematic_name(config: ModelConfig) -> str:

@@ -16,35 +16,48 @@ import torch
 from torch import Tensor
 
 from rfwp.errors import InvalidInput, unknown
-from rfwp.ops import plain
+from rfwp.ops import cpu, gpu, plain
 
 log = logging.getLogger("rfwp")
 
 BACKENDS = {
     "reference": "a loop over time in plain PyTorch, the definition of the op",
     "plain": "plain PyTorch with hand-written gradients: chunk-parallel for sum and delta, a loop for the others",
+    "cpu": "kernels compiled for this CPU by numba",
+    "gpu": "Triton kernels",
 }
-_said: set[tuple[str, str]] = set()
+_said: set[tuple[str, str, str | None]] = set()
 
 
-def resolve(op: str, backend: str, like: Tensor) -> str:
-    """The backend that will run; `auto` takes the fastest one that can."""
+def resolve(op: str, backend: str, like: Tensor, K: int, V: int) -> str:
+    """The backend that will run: the named one if it can, or for `auto` the fastest one that can."""
     if backend != "auto" and backend not in BACKENDS:
         raise unknown("backend", backend, ["auto", *BACKENDS])
     if like.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         raise InvalidInput(f"{op}: dtype {like.dtype} is not supported; use float32, bfloat16, float16 or float64")
     if backend != "auto":
+        reason = unsupported(op, backend, like, K, V)
+        if reason:
+            raise InvalidInput(f"{op}: backend '{backend}' cannot run: {reason}; backend='plain' would work")
         return backend
-    chosen = "plain"
-    if not torch.compiler.is_compiling() and (op, like.device.type) not in _said:
-        _said.add((op, like.device.type))
-        log.info("%s on %s: backend '%s' (%s)", op, like.device.type, chosen, BACKENDS[chosen])
+    fastest = {"cuda": "gpu", "cpu": "cpu"}.get(like.device.type, "plain")
+    reason = unsupported(op, fastest, like, K, V)
+    chosen = "plain" if reason else fastest
+    _say(op, like.device.type, chosen, reason and f"not '{fastest}': {reason}")
     return chosen
 
 
+def unsupported(op: str, backend: str, like: Tensor, K: int, V: int) -> str | None:
+    """Why a backend cannot run an op on inputs like these, or None."""
+    if backend == "gpu":
+        return gpu.unsupported(op, like, K, V)
+    if backend == "cpu":
+        return cpu.unsupported(like)
+    return None
+
+
 def implementation(op: str, backend: str) -> ModuleType:
-    assert backend == "plain", backend
-    return plain.OPS[op]
+    return {"plain": plain, "cpu": cpu, "gpu": gpu}[backend].OPS[op]
 
 
 def needs_checkpoints(*tensors: Tensor | None) -> bool:
@@ -58,3 +71,11 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
+
+
+def _say(op: str, device: str, chosen: str, reason: str | None) -> None:
+    """One line the first time that `auto` takes a backend for an op."""
+    if torch.compiler.is_compiling() or (op, chosen, reason) in _said:
+        return
+    _said.add((op, chosen, reason))
+    log.info("%s on %s: backend '%s' (%s)", op, device, chosen, reason or BACKENDS[chosen])

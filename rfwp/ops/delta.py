@@ -27,7 +27,7 @@ def delta(
     shapes = {"q": (q, "B T H K"), "k": (k, "B T H K"), "v": (v, "B T H V"), "beta": (beta, "B T H")}
     size = check_shapes("delta", shapes)
     check_same("delta", q=q, k=k, v=v, beta=beta)
-    chosen = resolve("delta", backend, q)
+    chosen = resolve("delta", backend, q, size["K"], size["V"])
     check_reset("delta", reset, size["B"], size["T"], q)
     W = check_state("delta", "state", state, (size["B"], size["H"], size["V"], size["K"]), q)
     if chosen == "reference":

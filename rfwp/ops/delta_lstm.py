@@ -39,7 +39,7 @@ def delta_lstm(
     shapes = {"z": (z, "B T H 3 V"), "k": (k, "B T H 3 V"), "v": (v, "B T H 3 V"), "beta": (beta, "B T H 3")}
     size = check_shapes("delta_lstm", shapes)
     check_same("delta_lstm", z=z, k=k, v=v, beta=beta)
-    chosen = resolve("delta_lstm", backend, z)
+    chosen = resolve("delta_lstm", backend, z, size["V"], size["V"])
     B, T, H, V = (size[letter] for letter in "BTHV")
     check_reset("delta_lstm", reset, B, T, z)
     R, y, c = check_states("delta_lstm", state, {"R": (B, H, 3, V, V), "y": (B, H, V), "c": (B, H, V)}, z)

@@ -36,7 +36,7 @@ def delta_rnn(
     shapes = {"z": (z, "B T H V"), "k": (k, "B T H V"), "v": (v, "B T H V"), "beta": (beta, "B T H")}
     size = check_shapes("delta_rnn", shapes)
     check_same("delta_rnn", z=z, k=k, v=v, beta=beta)
-    chosen = resolve("delta_rnn", backend, z)
+    chosen = resolve("delta_rnn", backend, z, size["V"], size["V"])
     B, T, H, V = (size[letter] for letter in "BTHV")
     check_reset("delta_rnn", reset, B, T, z)
     R, y = check_states("delta_rnn", state, {"R": (B, H, V, V), "y": (B, H, V)}, z)

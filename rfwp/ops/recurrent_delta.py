@@ -37,7 +37,7 @@ def recurrent_delta(
     maps = {"R_q": (R_q, "H K V"), "R_k": (R_k, "H K V"), "R_v": (R_v, "H V V"), "R_beta": (R_beta, "H V")}
     size = check_shapes("recurrent_delta", shapes | maps)
     check_same("recurrent_delta", q=q, k=k, v=v, beta=beta, R_q=R_q, R_k=R_k, R_v=R_v, R_beta=R_beta)
-    chosen = resolve("recurrent_delta", backend, q)
+    chosen = resolve("recurrent_delta", backend, q, size["K"], size["V"])
     B, T, H, K, V = (size[letter] for letter in "BTHKV")
     check_reset("recurrent_delta", reset, B, T, q)
     W, y = check_states("recurrent_delta", state, {"W": (B, H, V, K), "y": (B, H, V)}, q)

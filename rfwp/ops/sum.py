@@ -25,7 +25,7 @@ def sum(
     """
     size = check_shapes("sum", {"q": (q, "B T H K"), "k": (k, "B T H K"), "v": (v, "B T H V")})
     check_same("sum", q=q, k=k, v=v)
-    chosen = resolve("sum", backend, q)
+    chosen = resolve("sum", backend, q, size["K"], size["V"])
     check_reset("sum", reset, size["B"], size["T"], q)
     W = check_state("sum", "state", state, (size["B"], size["H"], size["V"], size["K"]), q)
     if chosen == "reference":

@@ -1,0 +1,1 @@
+"""How fast: ops and whole training steps beside their peers, in one run, each checked before it is timed."""

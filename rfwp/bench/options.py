@@ -1,0 +1,79 @@
+"""What `rfwp bench` can be told. The text under a field is its help."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Mode = Literal["fp32", "tf32", "bf16"]
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all benchmarks share."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
+    quick: bool = False
+    """Tiny sizes and few repetitions: does it run at all?"""
+    seconds: float = 1.0
+    """How long to repeat each measurement, at least 5 and at most 200 times."""
+    threads: int | None = None
+    """Threads on the CPU; if left away PyTorch's choice, and one in a quick run."""
+    out: Path = Path("results/bench")
+    """Folder for the JSON lines and plots."""
+    commit: str = ""
+    """Which code this is, where git cannot say it."""
+
+
+@dataclass(frozen=True)
+class OpsOptions(Common):
+    """Time the ops beside nn.LSTM, PyTorch attention and, when importable, fla."""
+
+    ops: tuple[str, ...] = ()
+    """Which ops: sum delta delta_rnn delta_lstm recurrent_delta; all if left away."""
+    shapes: tuple[str, ...] = ()
+    """Which shapes: code lm thin listops listops-10 wide long scaling, or sizes like 64x450x16x16 (B x T x H x d)."""
+    dtype: tuple[Mode, ...] = ("fp32",)
+    """fp32, tf32 (float32 with TF32 tensor cores allowed) or bf16; several are timed side by side."""
+    backends: tuple[str, ...] = ()
+    """Which of our backends; all that can run if left away."""
+    backward: bool = True
+    """Forward and backward pass, or the forward pass alone."""
+    graph: bool = False
+    """Time replays of a CUDA graph: kernels without the time that Python takes to launch them."""
+    peers: bool = True
+    """Time the others too."""
+    scaling: Literal["no", "T", "B", "d"] = "no"
+    """Vary one size of each shape over its range, and plot it."""
+
+
+@dataclass(frozen=True)
+class TrainOptions(Common):
+    """Time whole training steps: forward, backward and Adam, of models in the paper's shapes with a tiny vocabulary."""
+
+    shape: tuple[str, ...] = ()
+    """Which shapes: code thin listops listops-10 lm; code if left away."""
+    models: tuple[str, ...] = ()
+    """Which models: floor linear_transformer delta_net delta_rnn rdn delta_lstm transformer lstm; all if left away."""
+    precision: tuple[Mode, ...] = ()
+    """fp32, tf32, bf16; if left away tf32 and bf16 on a GPU, fp32 on the CPU."""
+    compile: tuple[Literal["auto", "no", "blocks", "model"], ...] = ("auto",)
+    """What torch.compile gets; auto: the blocks on a GPU, nothing on the CPU. Several are timed side by side."""
+    graph: tuple[Literal["auto", "no", "yes"], ...] = ("auto",)
+    """Replay the whole step as a CUDA graph; auto: yes on a GPU. Several are timed side by side."""
+    backend: str = "auto"
+    """Backend of the ops."""
+    check: bool = False
+    """First train a small model both ways and compare every loss with plain steps on the reference."""
+    profile: bool = False
+    """Show the kernels that take most of the time."""
+
+
+@dataclass(frozen=True)
+class PlotOptions:
+    """Draw a scaling run from its JSON lines, beside them, as PNG and SVG."""
+
+    file: Path
+    """The .jsonl file."""
+    scaling: Literal["T", "B", "d"] = "T"
+    """The size that was varied."""

@@ -1,0 +1,1 @@
+"""Figures and tables from the lines that runs leave behind."""

@@ -1,0 +1,70 @@
+"""Gather what `python -m rfwp` needs on a machine without network: packages in one folder for its PYTHONPATH.
+
+python tools/device_packages.py                                 # fills .device/ (ignored by git)
+PYTHONPATH=.device python3.12 -m rfwp bench ops                 # there, beside its own torch, triton and numpy
+
+fla-core is there to be measured against; it is not needed otherwise.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = [
+    # the command line
+    "rich",
+    "markdown-it-py",
+    "mdurl",
+    "pygments",
+    "tyro",
+    "docstring-parser",
+    "typeguard",
+    "typing-extensions",
+    "shtab",
+    # saving models
+    "safetensors",
+    # a peer; its ops need no transformers
+    "fla-core",
+    "einops",
+    "packaging",
+]
+LIMIT_MB = 40
+
+
+def install(target: Path, python: str, platform: str) -> None:
+    """Wheels only, exactly the packages named above, in the versions of constraints.txt where it names them."""
+    wanted = ["--only-binary=:all:", "--no-deps", "--python-version", python, "--implementation", "cp", "--platform", platform]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), *wanted]
+    subprocess.run([*command, "--constraint", str(ROOT / "constraints.txt"), *PACKAGES], check=True)
+
+
+def tidy(target: Path) -> None:
+    """Without scripts and caches."""
+    for folder in (target / "bin", *target.rglob("__pycache__")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def size_mb(target: Path) -> float:
+    return sum(path.stat().st_size for path in target.rglob("*") if path.is_file()) / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default="3.12", help="version of Python on that machine")
+    parser.add_argument("--platform", default="manylinux2014_x86_64", help="its platform, as pip names it")
+    parser.add_argument("--target", type=Path, default=ROOT / ".device", help="folder to fill; what is in it is replaced")
+    arguments = parser.parse_args()
+    shutil.rmtree(arguments.target, ignore_errors=True)
+    install(arguments.target, arguments.python, arguments.platform)
+    tidy(arguments.target)
+    size = size_mb(arguments.target)
+    if size > LIMIT_MB:
+        raise SystemExit(f"{arguments.target} has {size:.0f} MiB, more than {LIMIT_MB}; name fewer packages")
+    print(f"{arguments.target}: {len(PACKAGES)} packages, {size:.1f} MiB, for Python {arguments.python}")
+
+
+if __name__ == "__main__":
+    main()
