@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rfwp.errors import InvalidInput, check_device, check_reset, check_same, check_shapes
+from rfwp.ops.state import autocast_enabled
 
 S = TypeVar("S")
 
@@ -71,6 +72,6 @@ def check_input(where: str, x: Tensor, width: int, reset: Tensor | None, weight:
     """x (B, T, width) and reset (B, T), on the device and in the dtype of the weights; autocast converts by itself."""
     size = check_shapes(where, {"x": (x, f"B T {width}")})
     check_device(where, "x", x, "the layer", weight)
-    if not (torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)):
+    if not autocast_enabled(x):
         check_same(where, x=x, weights=weight)
     check_reset(where, reset, size["B"], size["T"], x)

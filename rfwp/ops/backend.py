@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rfwp.errors import InvalidInput, unknown
 from rfwp.ops import cpu, gpu, plain
+from rfwp.ops.state import autocast_enabled
 
 log = logging.getLogger("rfwp")
 
@@ -67,10 +68,7 @@ def needs_checkpoints(*tensors: Tensor | None) -> bool:
 
 def full_precision(like: Tensor) -> AbstractContextManager[object]:
     """Autocast stays outside: it would turn the products inside an op, and with them the states, to half precision."""
-    device = like.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
+    return torch.autocast(like.device.type, enabled=False) if autocast_enabled(like) else nullcontext()
 
 
 def _say(op: str, device: str, chosen: str, reason: str | None) -> None:

@@ -11,6 +11,11 @@ def state_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def autocast_enabled(like: Tensor) -> bool:
+    """Whether autocast is on where this tensor lives; the meta device knows none."""
+    return like.device.type != "meta" and torch.is_autocast_enabled(like.device.type)
+
+
 def check_state(op: str, name: str, state: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Zeros of the right shape if there is no state; otherwise the state, if it fits. In float32 at least."""
     dtype = state_dtype(like.dtype)

@@ -11,12 +11,21 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @triton.jit
+def _rounded(x):
+    """To the nearest TF32 number: the tensor cores themselves cut the last 13 bits off, which doubles the error."""
+    bits = x.to(tl.float32).to(tl.int32, bitcast=True)
+    return ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def mm(a, b, PRECISION: tl.constexpr):
     """a b, accumulated in float32"""
     if INTERPRETED:
         c = tl.dot(a.to(tl.float32), b.to(tl.float32))
     elif PRECISION == "bf16":
         c = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
+    elif PRECISION == "tf32":
+        c = tl.dot(_rounded(a), _rounded(b), input_precision="tf32")
     else:
         c = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
     return c
