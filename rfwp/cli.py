@@ -142,6 +142,7 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(
         format="%(message)s", handlers=[RichHandler(console=Console(stderr=True), show_path=False, show_time=False)]
     )
+    logging.getLogger("rfwp").setLevel(logging.INFO)  # which backend runs is said, once
     try:
         app.cli(prog="rfwp", description=DESCRIPTION, args=arguments, config=(tyro.conf.OmitArgPrefixes,))
     except RFWPError as error:

@@ -93,9 +93,9 @@ torch.testing.assert_close(y[0, 0, 0], q[0, 0, 0] * q[0, 0, 0].square().sum())
 
 def test_looking_at_the_backend_does_not_import_numba():
     code = """
-import sys
+import sys, torch
 from rfwp.ops import cpu
-assert cpu.unsupported() is None
+assert cpu.unsupported(torch.zeros(1)) is None
 assert "numba" not in sys.modules
 cpu.OPS
 assert "numba" in sys.modules
@@ -105,5 +105,9 @@ assert "numba" in sys.modules
 
 
 def test_without_numba_the_backend_says_so(monkeypatch):
-    monkeypatch.setattr(cpu, "find_spec", lambda name: None)
-    assert cpu.unsupported() == 'numba is not installed; pip install "rfwp[cpu]"'
+    monkeypatch.setattr(cpu, "INSTALLED", False)
+    assert cpu.unsupported(torch.zeros(1)) == 'numba is not installed; pip install "rfwp[cpu]"'
+
+
+def test_tensors_elsewhere_are_refused():
+    assert cpu.unsupported(torch.zeros(1, device="meta")) == "the inputs are on meta"

@@ -1,8 +1,4 @@
-"""Triton's kernels on the CPU, in its interpreter; the variable is read when triton is imported."""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+"""Triton's kernels on the CPU, in its interpreter."""
 
 from triton.runtime import interpreter
 
