@@ -4,8 +4,8 @@ A sequence writes values under keys, again and again under the same ones, and as
 
     a=3  b=7  a=5  a?  b=1  b?        the answers are 5 and 1, the values written last
 
-The Delta Net replaces what a key held; the Linear Transformer can only add to it. Both are trained for the same number of
-steps on the CPU, in about a minute.
+The Delta Net replaces what a key held; the Linear Transformer can only add to it. Both have one layer and are trained for the
+same number of steps on the CPU, in about a minute. (With a second layer, the Linear Transformer learns its way around this.)
 """
 
 import argparse
@@ -43,7 +43,7 @@ def draw(batch: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Te
 
 
 def make(layer: FWPConfig) -> rfwp.SequenceModel:
-    core = BlocksConfig(layer, width=32, layers=1, heads=1, ff=64)
+    core = BlocksConfig(layer, width=32, layers=1, heads=2, ff=64)
     return rfwp.SequenceModel(SequenceConfig(inputs=KEYS * (VALUES + 1), outputs=VALUES, core=core, embedding=32))
 
 
@@ -108,7 +108,7 @@ def main() -> None:
     CONSOLE.print(table)
     for name, model in models.items():
         show(model, CONSOLE, name)
-    solved = scores["Delta Net"]["written over"] > 95 > scores["Linear Transformer"]["written over"]
+    solved = scores["Delta Net"]["written over"] > 99 > scores["Linear Transformer"]["written over"]
     verdict = "The Delta Net solves it, the Linear Transformer does not." if solved else "Not trained long enough."
     CONSOLE.print(f"\n{verdict} ({time.perf_counter() - start:.0f} s)")
 
