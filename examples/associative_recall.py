@@ -74,14 +74,14 @@ def score(model: rfwp.SequenceModel) -> dict[str, float]:
 
 def show(model: rfwp.SequenceModel, console: Console, name: str) -> None:
     """One sequence with the model's answers."""
-    tokens, answers, _ = (x[:1, :20] for x in draw(1, torch.Generator().manual_seed(3)))
+    tokens, answers, _ = draw(1, torch.Generator().manual_seed(3))
     guesses = model(tokens)[0].argmax(-1)
     words = []
     for token, answer, guess in zip(tokens[0].tolist(), answers[0].tolist(), guesses[0].tolist(), strict=True):
         key, value = "abcdefgh"[token // (VALUES + 1)], token % (VALUES + 1)
         colour = "green" if guess == answer else "red"
         words.append(f"{key}={value}" if value != ASK else f"[bold {colour}]{key}?{guess}[/]")
-    console.print(f"{name:>18}: {' '.join(words)}")
+    console.print(f"{name:>18}: {' '.join(words)}", soft_wrap=True)
 
 
 def main() -> None:
