@@ -12,8 +12,7 @@ from rfwp.fwp import ZOO, Composition
 from rfwp.layers import FWP, LSTM, Attention, Block, detach, select
 from rfwp.models import Agent, SequenceModel, load
 from rfwp.presets import presets
-
-__version__ = "0.1.0"
+from rfwp.version import __version__
 
 __all__ = [
     "FWP",
@@ -25,6 +24,7 @@ __all__ = [
     "Composition",
     "RFWPError",
     "SequenceModel",
+    "__version__",
     "build",
     "detach",
     "load",

@@ -6,6 +6,7 @@ import torch
 
 from rfwp import config as configs
 from rfwp.config import ModelConfig, SequenceConfig
+from rfwp.errors import InvalidInput
 from rfwp.models import Agent, SequenceModel
 from rfwp.presets import model_config
 
@@ -18,6 +19,8 @@ def build(name_or_config: str | ModelConfig, device: torch.device | str = "cpu",
     >>> build("lm/delta-mlp-b:live", device="meta", **{"core.width": 256})
     """
     config = model_config(name_or_config) if isinstance(name_or_config, str) else name_or_config
+    if not isinstance(config, ModelConfig):
+        raise InvalidInput(f"build takes the name of a preset or the config of a model, saw {config!r}; see: rfwp presets")
     config = configs.replace(config, changes)
     with torch.device(device):
         return SequenceModel(config) if isinstance(config, SequenceConfig) else Agent(config)

@@ -27,6 +27,7 @@ Start here:
 """
 
 app = tyro.extras.SubcommandApp()
+COMMANDS = ("presets", "show", "bench")
 
 
 @app.command(name="presets")
@@ -41,10 +42,10 @@ def list_presets(table: Annotated[str, tyro.conf.Positional] = "") -> None:
         raise unknown("table", table, {name.split("/")[0] for name in presets()})
     listing = Table(box=None, header_style="bold", pad_edge=False)
     listing.add_column("preset", style="cyan", no_wrap=True)
-    listing.add_column("systematic name")
+    listing.add_column("systematic name", overflow="ellipsis", no_wrap=True)
     listing.add_column("parameters here", justify="right", no_wrap=True)
     listing.add_column("paper", justify="right", no_wrap=True)
-    listing.add_column("variants", style="dim")
+    listing.add_column("variants", style="dim", overflow="ellipsis", no_wrap=True)
     for preset in chosen:
         listing.add_row(
             preset.name, systematic_name(preset.model), f"{count(preset.model):,}", preset.printed_parameters, variants(preset)
@@ -69,7 +70,9 @@ def show(name: Annotated[str, tyro.conf.Positional]) -> None:
     console.print(f"[bold]{name}[/]  {preset.title}: {systematic_name(config)}")
     console.print(f"{count(config):,} parameters here | {preset.printed_parameters} in the paper")
     for part, module in model.named_children():
-        console.print(f"  {part:<12} {sum(p.numel() for p in module.parameters()):>12,}")
+        size = sum(p.numel() for p in module.parameters())
+        if size:
+            console.print(f"  {part:<12} {size:>12,}")
     if preset.variants:
         console.print(f"variants: {variants(preset)}")
     console.print_json(json.dumps(to_dict(config)))
@@ -128,6 +131,12 @@ def variants(preset: Preset) -> str:
     return " ".join(f":{name}" for name in preset.variants)
 
 
+def _check_command(arguments: list[str]) -> None:
+    """A mistyped command gets a suggestion, not a page of usage."""
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        raise unknown("command", arguments[0], COMMANDS)
+
+
 def _example(chosen: list[Preset]) -> str:
     return next((f":{name}" for name in chosen[0].variants), "")
 
@@ -144,12 +153,11 @@ def main(arguments: list[str] | None = None) -> None:
     )
     logging.getLogger("rfwp").setLevel(logging.INFO)  # which backend runs is said, once
     try:
+        _check_command(sys.argv[1:] if arguments is None else arguments)
         app.cli(prog="rfwp", description=DESCRIPTION, args=arguments, config=(tyro.conf.OmitArgPrefixes,))
     except RFWPError as error:
         print(f"rfwp: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # rfwp presets | head
-        sys.stderr.close()
 
 
 if __name__ == "__main__":

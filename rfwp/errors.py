@@ -46,6 +46,8 @@ def missing_extra(feature: str, extra: str) -> MissingExtra:
 
 def check_heads(width: int, heads: int) -> None:
     """`heads=7 does not divide width=256; try heads=8`"""
+    if type(width) is not int or type(heads) is not int:
+        raise InvalidInput(f"width={width!r} and heads={heads!r} must both be whole numbers")
     if width < 1 or heads < 1:
         raise InvalidInput(f"width={width} and heads={heads} must both be at least 1")
     if width % heads:
@@ -53,7 +55,7 @@ def check_heads(width: int, heads: int) -> None:
         raise InvalidInput(f"heads={heads} does not divide width={width}; try heads={fitting}")
 
 
-def check_shapes(where: str, tensors: Mapping[str, tuple[Tensor | None, str]]) -> dict[str, int]:
+def check_shapes(where: str, tensors: Mapping[str, tuple[Tensor, str]]) -> dict[str, int]:
     """Bind the letters of shapes like "B T H K" across tensors; the first tensor that disagrees is named.
 
     A number stands for itself. Returns the size of every letter.
@@ -61,8 +63,7 @@ def check_shapes(where: str, tensors: Mapping[str, tuple[Tensor | None, str]]) -
     sizes: dict[str, int] = {}
     source: dict[str, str] = {}
     for name, (tensor, pattern) in tensors.items():
-        if tensor is None:
-            continue
+        check_tensor(where, name, tensor)
         letters = pattern.split()
         if tensor.dim() != len(letters):
             raise InvalidInput(
@@ -80,9 +81,19 @@ def check_shapes(where: str, tensors: Mapping[str, tuple[Tensor | None, str]]) -
     return sizes
 
 
-def check_same(where: str, **tensors: Tensor | None) -> None:
+def check_tensor(where: str, name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise InvalidInput(f"{where}: {name} is a {type(value).__name__}, expected a tensor; try torch.as_tensor")
+
+
+def check_probability(where: str, name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise InvalidInput(f"{where}: {name}={value} is not a probability; use a value from 0 to 1")
+
+
+def check_same(where: str, **tensors: Tensor) -> None:
     """One device for all, one floating dtype for all."""
-    (first_name, first), *others = [(name, t) for name, t in tensors.items() if t is not None]
+    (first_name, first), *others = tensors.items()
     if not first.dtype.is_floating_point:
         raise InvalidInput(f"{where}: {first_name} is {first.dtype}, expected a floating dtype; try {first_name}.float()")
     for name, tensor in others:
@@ -102,6 +113,7 @@ def check_reset(where: str, reset: Tensor | None, batch: int, steps: int, like: 
     """`reset` is a (B, T) bool mask: True zeroes the state before that step."""
     if reset is None:
         return
+    check_tensor(where, "reset", reset)
     if tuple(reset.shape) != (batch, steps):
         raise InvalidInput(f"{where}: reset has shape {tuple(reset.shape)}, expected (B, T) = ({batch}, {steps})")
     if reset.dtype != torch.bool:

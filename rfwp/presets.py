@@ -234,7 +234,7 @@ def _algorithmic(table: str, inputs: int, outputs: int, parameters: dict[str, st
 
 def _thin() -> list[Preset]:
     """Deeper and thinner models on code execution with 5 variables."""
-    parameters = {"delta-net": "1.1 M", "delta-rnn": "1.3 M", "rdn": "1.1 M"}
+    parameters = {"linear-transformer": "1.1 M", "delta-net": "1.1 M", "delta-rnn": "1.3 M", "rdn": "1.1 M"}
     table = "code-execution-5-thin"
     return [_transformer(table, _deep, 24, 26, "1.1 M"), *_fwp_rows(table, _deep, 24, 26, parameters)]
 

@@ -1,5 +1,6 @@
 """The command line as a user sees it."""
 
+import os
 import subprocess
 import sys
 
@@ -51,6 +52,7 @@ def test_show_gives_config_parts_and_variants(capsys):
     [
         (["show", "lm/rnd"], "rfwp: unknown preset 'lm/rnd'; did you mean 'lm/rdn'?"),
         (["show", "lm/rdn:alive"], "rfwp: unknown variant of lm/rdn 'alive'"),
+        (["shw", "lm/rdn"], "rfwp: unknown command 'shw'; did you mean 'show'?"),
         (["presets", "listops"], "rfwp: unknown table 'listops'; did you mean 'listops-1"),
     ],
 )
@@ -75,7 +77,9 @@ def test_module_runs_like_the_command():
     assert "3,368,919" in done.stdout
 
 
-def test_a_closed_pipe_is_no_error():
-    done = subprocess.run(f"{sys.executable} -m rfwp presets atari | head -n 1", shell=True, capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr
+def test_a_closed_pipe_ends_quietly():
+    reader, writer = os.pipe()
+    os.close(reader)  # whoever read has gone before the first line is written
+    done = subprocess.run([sys.executable, "-m", "rfwp", "presets", "atari"], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.stderr == ""

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from rfwp import __version__
 from rfwp.errors import InvalidFile
+from rfwp.version import __version__
 
 
 @dataclass(frozen=True)

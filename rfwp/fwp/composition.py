@@ -119,20 +119,31 @@ def canonical(name: str) -> str:
     return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
+_KINDS = {
+    "slow": ("slow net", ("title", "feeds_back", "own_state")),
+    "rule": ("update rule", ("title", "has_beta", "update")),
+    "fast": ("fast net", ("title", "recurrent", "matrices", "step")),
+    "phi": ("feature map", ("__call__",)),
+}
+"""What each part is called, and what an object must have to be one."""
+
+
 def _resolve(field: str, part: Any, table: dict[str, Any]) -> Any:
-    """A part given by name becomes the object; anything else is taken as it is."""
-    kind = {"slow": "slow net", "rule": "update rule", "fast": "fast net", "phi": "feature map"}[field]
+    """A part given by name becomes the object; an object that can be such a part is taken as it is."""
+    kind, needed = _KINDS[field]
     if isinstance(part, type):
-        return part()
-    if not isinstance(part, str):
-        return part
-    text, _, arguments = part.partition("(")
-    if canonical(text) not in table:
-        raise unknown(kind, text, table)
-    found = table[canonical(text)]
-    if field == "phi":
-        return found
-    return _construct(kind, part, found, arguments)
+        part = part()
+    if isinstance(part, str):
+        text, bracket, arguments = part.partition("(")
+        if canonical(text) not in table:
+            raise unknown(kind, text, table)
+        found = table[canonical(text)]
+        if field == "phi" and bracket:
+            raise InvalidInput(f"feature map '{part}' takes no fields; try '{text}'")
+        return found if field == "phi" else _construct(kind, part, found, arguments)
+    if not all(hasattr(part, name) for name in needed):
+        raise InvalidInput(f"{part!r} is no {kind}; give an object of rfwp.fwp, or one of: {', '.join(table)}")
+    return part
 
 
 def _construct(kind: str, text: str, cls: Any, arguments: str) -> Any:
@@ -141,15 +152,18 @@ def _construct(kind: str, text: str, cls: Any, arguments: str) -> Any:
         return cls()
     try:
         call = ast.parse(f"f({arguments}", mode="eval").body
-        assert isinstance(call, ast.Call) and not call.args
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError
         given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError, AssertionError):
+        if len(given) != len(call.keywords):
+            raise ValueError
+    except (SyntaxError, ValueError):
         raise InvalidInput(f"{kind} '{text}' does not read as name(field=value); try for example mlp(depth=3)") from None
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name, value in given.items():
         if name not in fields:
             raise unknown(f"field of {kind} '{text}'", name, fields)
-        if type(value) is not type(fields[name].default) or (isinstance(value, int) and value < 0):
+        if type(value) is not type(fields[name].default):
             raise InvalidInput(f"{kind} '{text}': {name}={value!r} should be like {fields[name].default!r}")
     return cls(**given)
 

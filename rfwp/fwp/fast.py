@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rfwp.errors import InvalidInput
 from rfwp.fwp.maps import identity, softmax
 from rfwp.fwp.rules import Delta, Sum
 from rfwp.fwp.types import Cell, FastMatrix, FastNet, Program
@@ -57,10 +58,12 @@ class NormalisedLinear(_Base):
         return FastMatrix("W", d, d), FastMatrix("z", 1, d, query=False, programmed=False, rule=Sum())
 
     def step(self, cell: Cell) -> Tensor:
-        q, written = cell.query("W"), cell.program("W")
-        one = torch.ones_like(written.value[..., :1])
-        normaliser = cell.read("z", q, Program(None, written.key, one, None))
-        return cell.read("W", q) / (normaliser + 1e-5)
+        # sums over time leave the range of float16: they are divided before they are rounded
+        q, written = _precise(cell.query("W")), cell.program("W")
+        key, value = _precise(written.key), _precise(written.value)
+        beta = None if written.beta is None else _precise(written.beta)
+        normaliser = cell.read("z", q, Program(None, key, torch.ones_like(value[..., :1]), None))
+        return (cell.read("W", q, Program(None, key, value, beta)) / (normaliser + 1e-5)).to(written.value.dtype)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,9 @@ class MLP(_Base):
     depth: int = 2
     inner: int = 4
     """Hidden width in multiples of the head size."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, depth=self.depth, inner=self.inner)
 
     def matrices(self, d: int) -> tuple[FastMatrix, ...]:
         sizes = [d] + [self.inner * d] * (self.depth - 1) + [d]
@@ -96,6 +102,9 @@ class ResidualMLP(_Base):
 
     blocks: int = 1
     inner: int = 4
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, blocks=self.blocks, inner=self.inner)
 
     def matrices(self, d: int) -> tuple[FastMatrix, ...]:
         wide = self.inner * d
@@ -242,6 +251,9 @@ class LSTMVersionC(LSTM):
     version: ClassVar[str] = "C"
 
 
+LSTMS = (LSTM, LSTMVersionA, LSTMVersionB, LSTMVersionC)
+
+
 def lstm_cell(version: str, z: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """The gates of the fast LSTM. z = W_t q_t and r = R_t s, both (..., 3, V) in the order u, f, o; c (..., V)."""
     u, f, o = (z + r).unbind(-2)
@@ -255,6 +267,16 @@ def lstm_cell(version: str, z: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, Te
     if version == "C":
         y = y + z[..., 0, :]
     return y, c
+
+
+def _precise(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _at_least_one(net: FastNet, **fields: int) -> None:
+    for name, value in fields.items():
+        if value < 1:
+            raise InvalidInput(f"{type(net).__name__}: {name}={value}; use at least 1")
 
 
 FAST: dict[str, type[FastNet]] = {

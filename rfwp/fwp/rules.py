@@ -6,6 +6,7 @@ Shapes: W (..., V, K), k (..., K), v (..., V), beta (...).
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -23,6 +24,11 @@ def delta_rule(W: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
 def read(W: Tensor, q: Tensor) -> Tensor:
     """y = W q"""
     return (W @ q.unsqueeze(-1)).squeeze(-1)
+
+
+def forget_rows(state: Tensor, rows: Tensor) -> Tensor:
+    """Zero the rows (B,) of a state (B, ...) that are True: not by a product, so that no NaN comes back."""
+    return torch.where(rows.view(-1, *[1] * (state.dim() - 1)), torch.zeros_like(state), state)
 
 
 class Rule(Protocol):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rfwp.fwp.composition import Composition
-from rfwp.fwp.rules import read
+from rfwp.fwp.rules import forget_rows, read
 from rfwp.fwp.types import Program, State
 
 FeedBack = Callable[[Tensor, Tensor], Tensor]
@@ -66,15 +66,10 @@ def scan(
     outputs = []
     for t in range(u.shape[1]):
         if reset is not None:
-            state = forget(state, reset[:, t])
+            state = {name: forget_rows(s, reset[:, t]) for name, s in state.items()}
         u_t = feed_back(u[:, t], state["y"]) if feed_back is not None else u[:, t]
         cell = StepCell(composition, u_t, state, head_size, parameters or {})
         y = composition.fast.step(cell)
         state = cell.new | ({"y": y} if "y" in state else {})
         outputs.append(y)
     return torch.stack(outputs, dim=1).to(dtype), state
-
-
-def forget(state: State, rows: Tensor) -> State:
-    """Zero the state of the rows (B,) that are True."""
-    return {name: torch.where(rows.view(-1, *[1] * (s.dim() - 1)), torch.zeros_like(s), s) for name, s in state.items()}

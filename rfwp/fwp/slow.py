@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rfwp.fwp.rules import forget_rows
 from rfwp.fwp.types import SlowNet, State
 
 
@@ -85,7 +86,7 @@ class SlowModule(nn.Module):
         outputs = []
         for t in range(x.shape[1]):
             if reset is not None:
-                h, c = (torch.where(reset[:, t, None], torch.zeros_like(s), s) for s in (h, c))
+                h, c = forget_rows(h, reset[:, t]), forget_rows(c, reset[:, t])
             i, f, g, o = (drive[:, t] + F.linear(h.to(x.dtype), cell.weight_hh, cell.bias_hh)).chunk(4, dim=-1)
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             h = o.sigmoid() * c.tanh()

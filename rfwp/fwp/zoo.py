@@ -1,8 +1,9 @@
 """Every model of the paper's Table 1 and of its ablations, one line each."""
 
-from rfwp.errors import unknown
+from rfwp.errors import InvalidInput, UnknownName, unknown
 from rfwp.fwp.composition import Composition, canonical
 from rfwp.fwp.fast import (
+    FAST,
     LSTM,
     MLP,
     RNN,
@@ -40,6 +41,11 @@ def composition(name_or_composition: str | Composition) -> Composition:
     """A composition of the zoo by name; a composition passes through."""
     if isinstance(name_or_composition, Composition):
         return name_or_composition
+    if not isinstance(name_or_composition, str):
+        raise InvalidInput(f"a model is a name or a rfwp.Composition, saw {name_or_composition!r}; names: {', '.join(ZOO)}")
     if canonical(name_or_composition) not in ZOO:
+        if canonical(name_or_composition) in FAST:
+            example = f'rfwp.Composition(fast="{canonical(name_or_composition)}")'
+            raise UnknownName(f"'{name_or_composition}' is a fast net and no model; make one of it with {example}")
         raise unknown("model", name_or_composition, ZOO)
     return ZOO[canonical(name_or_composition)]

@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from rfwp.errors import InvalidInput, check_heads
 from rfwp.fwp.types import State
-from rfwp.layers.state import check_input, check_state
+from rfwp.layers.state import Stepwise, check_input, check_state
 
 
-class Attention(nn.Module):
+class Attention(Stepwise):
     """y_t = W_o Σ_s p_ts v_s,  p_t = softmax_s(q_t · k_s / sqrt(d)),  s in max(reset, t - window + 1) .. t
 
     The state is the keys and values that later steps may still look at: {"k", "v": (B, S, H, d), "valid": (B, S)}, the
@@ -70,11 +70,6 @@ class Attention(nn.Module):
         )
         return self.out(y.transpose(1, 2).flatten(-2)), self._recent(k, v, valid)
 
-    def step(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """One step, x (B, width), reset (B,) -> y (B, width) and the next state. It trains like the whole sequence."""
-        y, state = self(x.unsqueeze(1), state, None if reset is None else reset.unsqueeze(1))
-        return y.squeeze(1), state
-
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, window={self.window}"
 
@@ -89,7 +84,7 @@ class Attention(nn.Module):
             seen = seen & (s > t - self.window)
         mask = seen & valid.unsqueeze(1)  # B T S+T
         if reset is not None:
-            since = torch.where(reset.bool(), t.squeeze(-1), 0).cummax(1).values  # B T, the latest reset
+            since = torch.where(reset, t.squeeze(-1), 0).cummax(1).values  # B T, the latest reset
             mask = mask & (s >= since.unsqueeze(-1))
             valid = valid & (s >= since[:, -1:])
         return mask.unsqueeze(1), valid

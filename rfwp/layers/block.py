@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from rfwp.config import Wiring
-from rfwp.errors import InvalidInput, unknown
+from rfwp.errors import InvalidInput, check_probability, unknown
+from rfwp.layers.state import Stepwise
 
 
 class FeedForward(nn.Sequential):
@@ -30,7 +31,7 @@ class FeedForward(nn.Sequential):
         )
 
 
-class Block(nn.Module):
+class Block(Stepwise):
     """Where the norms stand:
 
     pre   a = x + Drop(layer(LN(x))),      y = a + FF(LN(a))      (algorithmic tasks, Atari)
@@ -62,8 +63,11 @@ class Block(nn.Module):
             raise unknown("wiring", wiring, get_args(Wiring))
         if width < 1 or ff < 1:
             raise InvalidInput(f"Block: width={width} and ff={ff} must both be at least 1")
-        if not 0 <= dropout <= 1:
-            raise InvalidInput(f"Block: dropout={dropout} is not a probability; use a value from 0 to 1")
+        check_probability("Block", "dropout", dropout)
+        if not isinstance(layer, nn.Module):
+            raise InvalidInput(f"Block: layer is {layer!r}, expected a module; try Block(FWP({layer!r}, width, heads), ...)")
+        if getattr(layer, "width", width) != width:
+            raise InvalidInput(f"Block: width={width} but its layer has width={layer.width}; make them equal")
         self.wiring = wiring
         self.layer = layer
         self.dropout = nn.Dropout(dropout)
@@ -81,11 +85,6 @@ class Block(nn.Module):
         mixed, state = self.layer(normed, state, reset)
         a = (normed if self.wiring == "lm" else x) + self.dropout(mixed)
         return a + self.ff(self.ff_norm(a)), state
-
-    def step(self, x: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, Any]:
-        """One step, x (B, width), reset (B,) -> y (B, width) and the next state. It trains like the whole sequence."""
-        y, state = self(x.unsqueeze(1), state, None if reset is None else reset.unsqueeze(1))
-        return y.squeeze(1), state
 
     def extra_repr(self) -> str:
         return f"wiring={self.wiring}"

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfwp import ops
-from rfwp.errors import InvalidInput, check_heads, check_shapes
+from rfwp.errors import InvalidInput, check_heads, check_probability
 from rfwp.fwp import fast as fast_nets
 from rfwp.fwp.composition import Composition
 from rfwp.fwp.maps import softmax
@@ -16,11 +16,12 @@ from rfwp.fwp.scan import scan
 from rfwp.fwp.slow import Recurrent, SlowModule
 from rfwp.fwp.types import Program, State
 from rfwp.fwp.zoo import composition as find_composition
-from rfwp.layers.state import check_input, check_state
+from rfwp.layers.state import Stepwise, check_input, check_state
+from rfwp.ops.backend import check_backend
 from rfwp.ops.state import state_dtype
 
 
-class FWP(nn.Module):
+class FWP(Stepwise):
     """A multi-head fast weight programmer with input and output projections.
 
     >>> layer = FWP("delta_rnn", width=64, heads=4)
@@ -46,6 +47,8 @@ class FWP(nn.Module):
     ):
         super().__init__()
         check_heads(width, heads)
+        check_probability("FWP", "output_dropout", output_dropout)
+        check_backend(backend)
         self.composition = find_composition(composition)
         self.width, self.heads, self.head_size = width, heads, width // heads
         self.scale_output, self.output_dropout, self.backend = scale_output, output_dropout, backend
@@ -72,12 +75,6 @@ class FWP(nn.Module):
         y = F.dropout(y, self.output_dropout, self.training)
         return self.out(y), new | own
 
-    def step(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """One step, x (B, width), reset (B,) -> y (B, width) and the next state. It trains like the whole sequence."""
-        check_shapes("FWP.step", {"x": (x, f"B {self.width}")})
-        y, state = self(x.unsqueeze(1), state, None if reset is None else reset.unsqueeze(1))
-        return y.squeeze(1), state
-
     def initial_state(self, batch: int) -> State:
         """Zeros: what a call without a state starts from."""
         return self.composition.initial_state(batch, self.heads, self.head_size, self.width, self.out.weight)
@@ -90,13 +87,14 @@ class FWP(nn.Module):
         if self.backend == "reference" or not rules <= {Sum, Delta}:
             return "scan"
         if c.slow.feeds_back:
-            known = isinstance(c.slow, Recurrent) and isinstance(c.rule, Delta) and type(c.fast) is fast_nets.Linear
+            known = type(c.slow) is Recurrent and type(c.rule) is Delta and type(c.fast) is fast_nets.Linear
             return "recurrent_delta" if known and c.phi is softmax else "scan"
         if not c.fast.recurrent:
-            return "delta" if isinstance(c.rule, Delta) else "sum"
-        if isinstance(c.rule, Delta) and isinstance(c.fast, fast_nets.RNN):
+            return "delta" if type(c.rule) is Delta else "sum"
+        # exact types: a subclass may have equations of its own
+        if type(c.rule) is Delta and type(c.fast) in (fast_nets.RNN, fast_nets.RNNVersionA):
             return "delta + delta_rnn"
-        if isinstance(c.rule, Delta) and isinstance(c.fast, fast_nets.LSTM):
+        if type(c.rule) is Delta and type(c.fast) in fast_nets.LSTMS:
             return "delta + delta_lstm"
         return "scan"
 

@@ -6,10 +6,11 @@ from torch import Tensor, nn
 
 from rfwp.errors import InvalidInput
 from rfwp.fwp.types import State
-from rfwp.layers.state import check_input, check_state
+from rfwp.layers.state import Stepwise, check_input, check_state
+from rfwp.ops.state import forget
 
 
-class LSTM(nn.RNNBase):
+class LSTM(nn.RNNBase, Stepwise):
     """i, f, o = σ(W x_t + R h_{t-1} + b),  g = tanh(...),  c_t = f ⊙ c_{t-1} + i ⊙ g,  h_t = o ⊙ tanh(c_t)
 
     The weights and their initialisation are those of nn.LSTM. The state is {"h", "c": (B, layers, hidden)}, in float32
@@ -45,18 +46,13 @@ class LSTM(nn.RNNBase):
         y, h, c = run(x, h, c, reset)
         return y, {"h": h.to(kept), "c": c.to(kept)}
 
-    def step(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """One step, x (B, inputs), reset (B,) -> y (B, hidden) and the next state. It trains like the whole sequence."""
-        y, state = self(x.unsqueeze(1), state, None if reset is None else reset.unsqueeze(1))
-        return y.squeeze(1), state
-
     def _run_stretches(self, x: Tensor, h: Tensor, c: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """One call of the fused LSTM from each step at which any row resets to the next such step."""
         cuts = [] if reset is None else reset.any(0).nonzero().flatten().tolist()
         starts = cuts if cuts[:1] == [0] else [0, *cuts]
         outputs = []
         for start, end in zip(starts, [*starts[1:], x.shape[1]], strict=True):
-            h, c = _forget(h, reset, start), _forget(c, reset, start)
+            h, c = forget(h, reset, start), forget(c, reset, start)
             state = (h.transpose(0, 1).contiguous(), c.transpose(0, 1).contiguous())  # layers B hidden
             # the flag for training makes cuDNN keep what a backward pass needs, which may follow in eval mode too
             fused = (tuple(self.parameters()), True, self.layers, 0.0, torch.is_grad_enabled(), False, True)
@@ -70,7 +66,7 @@ class LSTM(nn.RNNBase):
         outputs = []
         for t in range(x.shape[1]):
             y, hs, cs = x[:, t], [], []
-            h, c = _forget(h, reset, t), _forget(c, reset, t)
+            h, c = forget(h, reset, t), forget(c, reset, t)
             for n in range(self.layers):
                 W, R, b, b_R = (getattr(self, f"{name}_l{n}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
                 i, f, g, o = (F.linear(y, W, b) + F.linear(h[:, n], R, b_R)).chunk(4, dim=-1)
@@ -80,7 +76,3 @@ class LSTM(nn.RNNBase):
             h, c = torch.stack(hs, dim=1), torch.stack(cs, dim=1)  # B layers hidden
             outputs.append(y)
         return torch.stack(outputs, dim=1), h, c
-
-
-def _forget(state: Tensor, reset: Tensor | None, t: int) -> Tensor:
-    return state if reset is None else torch.where(reset[:, t, None, None].bool(), torch.zeros_like(state), state)

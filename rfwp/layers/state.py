@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rfwp.errors import InvalidInput, check_device, check_reset, check_same, check_shapes
 from rfwp.ops.state import autocast_enabled
@@ -37,6 +37,16 @@ def detach(state: S) -> S:
 def select(state: S, rows: Tensor | list[int] | slice) -> S:
     """Some rows of the batch: indices (n,), a mask (B,) or a slice."""
     return map_state(lambda s: s[rows], state)
+
+
+class Stepwise(nn.Module):
+    """A module with `y, state = module(x, state, reset)` that can also take one step at a time."""
+
+    def step(self, x: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, Any]:
+        """One step, x (B, inputs), reset (B,) -> y (B, outputs) and the next state. It trains like the whole sequence."""
+        check_shapes(f"{type(self).__name__}.step", {"x": (x, "B inputs")})
+        y, state = self(x.unsqueeze(1), state, None if reset is None else reset.unsqueeze(1))
+        return y.squeeze(1), state
 
 
 def check_state(

@@ -15,10 +15,10 @@ from rfwp.layers.attention import Attention
 from rfwp.layers.block import Block
 from rfwp.layers.fwp import FWP
 from rfwp.layers.lstm import LSTM
-from rfwp.layers.state import check_input
+from rfwp.layers.state import Stepwise, check_input
 
 
-class Core(nn.Module):
+class Core(Stepwise):
     """x (B, T, inputs), reset (B, T) -> y (B, T, outputs) and the state after the last step."""
 
     def __init__(self, inputs: int, outputs: int):
@@ -27,11 +27,6 @@ class Core(nn.Module):
 
     def forward(self, x: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, Any]:
         raise NotImplementedError
-
-    def step(self, x: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, Any]:
-        """One step, x (B, inputs), reset (B,) -> y (B, outputs) and the next state. It trains like the whole sequence."""
-        y, state = self(x.unsqueeze(1), state, None if reset is None else reset.unsqueeze(1))
-        return y.squeeze(1), state
 
 
 class Stack(Core):

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from rfwp.config import ModelConfig, from_dict, to_dict
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError, missing_extra
+from rfwp.version import __version__
 
 try:
     from huggingface_hub import ModelHubMixin as _HubMixin
@@ -76,7 +76,7 @@ class Pretrained(
         if any(p.is_meta for p in self.parameters()):
             raise InvalidInput("a model on the meta device has no values to save; build it on a real device")
         tensors = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
-        text = json.dumps({"rfwp": version("rfwp"), "model": to_dict(self.config)}, indent=2) + "\n"
+        text = json.dumps({"rfwp": __version__, "model": to_dict(self.config)}, indent=2) + "\n"
         try:
             save_directory.mkdir(parents=True, exist_ok=True)
             _write(save_directory, tensors, text)
@@ -112,6 +112,8 @@ def locate(
     local_files_only: bool = False,
 ) -> Path:
     """The folder of a saved model: the given one, or where a hub repository was downloaded to. Only the two files are fetched."""
+    if not isinstance(dir_or_hub_id, str | Path):
+        raise InvalidInput(f"load takes a folder or a hub id, saw {dir_or_hub_id!r}")
     path = Path(dir_or_hub_id)
     if path.is_dir():
         return path
@@ -150,8 +152,8 @@ def read_config(folder: Path) -> ModelConfig:
     if not isinstance(data, dict) or not isinstance(data.get("rfwp"), str) or "model" not in data:
         seen = ", ".join(list(data)[:4]) if isinstance(data, dict) else type(data).__name__
         raise InvalidFile(f"{path} was not written by rfwp: expected 'rfwp' and 'model', saw {seen or 'nothing'}")
-    if _numbers(data["rfwp"]) > _numbers(version("rfwp")):
-        written = f"{path} was written by rfwp {data['rfwp']}, this is {version('rfwp')}"
+    if _numbers(data["rfwp"]) > _numbers(__version__):
+        written = f"{path} was written by rfwp {data['rfwp']}, this is {__version__}"
         raise InvalidFile(f"{written}; try: pip install --upgrade rfwp")
     try:
         config = from_dict(data["model"], "model")
@@ -178,6 +180,8 @@ def _read_weights(folder: Path, expected: dict[str, Tensor]) -> dict[str, Tensor
             wrong.append(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}")
         elif name in expected and not tensor.dtype.is_floating_point:
             wrong.append(f"{name} is {tensor.dtype}, expected a floating dtype")
+    if len({tensor.dtype for tensor in tensors.values()}) > 1:
+        wrong.append(f"dtypes are mixed: {', '.join(sorted({str(tensor.dtype) for tensor in tensors.values()}))}")
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise InvalidFile(f"{path} does not belong to the {CONFIG} beside it: {'; '.join(wrong[:3])}{more}")
@@ -210,7 +214,10 @@ def _write(folder: Path, tensors: dict[str, Tensor], config: str) -> None:
 
 
 def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+    """Wait until it is on the disk; Windows knows this for files only, and only for writable ones."""
+    if os.name != "posix" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfwp.config import BlocksConfig, SequenceConfig
-from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes
+from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes, unknown
 from rfwp.layers.fwp import FWP
 from rfwp.layers.state import check_state
 from rfwp.models.adaptive import TiedAdaptive
@@ -62,7 +62,7 @@ class SequenceModel(Pretrained):
         self._check_tokens("targets", targets, self.config.outputs, ignore)
         check_shapes("SequenceModel", {"tokens": (tokens, "B T"), "targets": (targets, "B T")})
         hidden, state = self.hidden(tokens, state, reset)
-        hidden, targets = hidden.flatten(0, 1), targets.flatten()
+        hidden, targets = hidden.flatten(0, 1), targets.flatten().long()
         if isinstance(self.head, TiedAdaptive):
             counted = (targets != ignore).nonzero().squeeze(-1)
             return self.head.loss(hidden[counted], targets[counted]), state
@@ -130,7 +130,7 @@ def count_steps(start: Tensor | None, reset: Tensor | None, tokens: Tensor) -> t
     t = torch.arange(T, device=tokens.device).expand(B, T)
     n = t if start is None else t + start.unsqueeze(-1)
     if reset is not None:
-        latest = torch.where(reset.bool(), t, -1).cummax(1).values
+        latest = torch.where(reset, t, -1).cummax(1).values
         n = torch.where(latest >= 0, t - latest, n)
     return n, n[:, -1] + 1
 
@@ -149,6 +149,11 @@ def sinusoid(position: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 
 def _check(config: SequenceConfig) -> None:
     """A config that cannot be built, in one line."""
+    for name, choices in (("positions", ("none", "ascending", "descending")), ("init", ("default", "normal"))):
+        if getattr(config, name) not in choices:
+            raise unknown(name, getattr(config, name), choices)
+    if config.window < 1:
+        raise InvalidInput(f"SequenceModel: window={config.window}; use at least 1")
     if min(config.inputs, config.outputs, config.embedding) < 1:
         sizes = f"inputs={config.inputs}, outputs={config.outputs} and embedding={config.embedding}"
         raise InvalidInput(f"SequenceModel: {sizes} must all be at least 1")

@@ -30,10 +30,14 @@ BACKENDS = {
 _said: set[tuple[str, str, str | None]] = set()
 
 
-def resolve(op: str, backend: str, like: Tensor, K: int, V: int) -> str:
-    """The backend that will run: the named one if it can, or for `auto` the fastest one that can."""
+def check_backend(backend: str) -> None:
     if backend != "auto" and backend not in BACKENDS:
         raise unknown("backend", backend, ["auto", *BACKENDS])
+
+
+def resolve(op: str, backend: str, like: Tensor, K: int, V: int) -> str:
+    """The backend that will run: the named one if it can, or for `auto` the fastest one that can."""
+    check_backend(backend)
     if like.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         raise InvalidInput(f"{op}: dtype {like.dtype} is not supported; use float32, bfloat16, float16 or float64")
     if backend != "auto":
@@ -76,4 +80,5 @@ def _say(op: str, device: str, chosen: str, reason: str | None) -> None:
     if torch.compiler.is_compiling() or (op, chosen, reason) in _said:
         return
     _said.add((op, chosen, reason))
-    log.info("%s on %s: backend '%s' (%s)", op, device, chosen, reason or BACKENDS[chosen])
+    say = log.warning if reason else log.info
+    say("%s on %s: backend '%s' (%s)", op, device, chosen, reason or BACKENDS[chosen])

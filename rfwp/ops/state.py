@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from rfwp.errors import InvalidInput, check_device
+from rfwp.fwp.rules import forget_rows
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -46,4 +47,4 @@ def forget(state: Tensor, reset: Tensor | None, t: int) -> Tensor:
     """Zero the rows of a state (B, ...) whose reset (B, T) is True at step t, whatever is in them: 0 · NaN would stay NaN."""
     if reset is None:
         return state
-    return torch.where(reset[:, t].view(-1, *[1] * (state.dim() - 1)), torch.zeros_like(state), state)
+    return forget_rows(state, reset[:, t])

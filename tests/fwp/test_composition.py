@@ -8,7 +8,7 @@ from rfwp.errors import InvalidInput, UnknownName
 from rfwp.fwp import ZOO, Composition, composition
 from rfwp.fwp.fast import FAST, MLP, RNN, AuthorsMLP, Linear
 from rfwp.fwp.maps import MAPS
-from rfwp.fwp.rules import RULES
+from rfwp.fwp.rules import RULES, Delta, delta_rule
 from rfwp.fwp.slow import SLOW
 
 
@@ -80,10 +80,40 @@ def test_unknown_part_gets_a_suggestion(arguments, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("fast", ["mlp(3)", "mlp(depth=3", "mlp(depth=__import__('os'))", "mlp(depth='3')", "mlp(depth=-1)"])
+@pytest.mark.parametrize(
+    "fast",
+    [
+        "mlp(3)",
+        "mlp(depth=3",
+        "mlp(depth=__import__('os'))",
+        "mlp(depth='3')",
+        "mlp(depth=-1)",
+        "mlp(depth=0)",
+        "mlp(depth=3)(inner=2)",
+        "mlp(depth=3, depth=2)",
+    ],
+)
 def test_fields_are_literals_of_the_right_type(fast):
-    with pytest.raises(InvalidInput, match="mlp"):
+    with pytest.raises(InvalidInput, match=r"(?i)mlp"):
         Composition(fast=fast)
+
+
+@pytest.mark.parametrize("part", [{"fast": 3}, {"slow": None}, {"rule": delta_rule}, {"phi": 3}, {"fast": Delta()}])
+def test_an_object_that_is_no_such_part_is_named(part):
+    with pytest.raises(InvalidInput, match=r"is no (fast net|slow net|update rule|feature map); give an object"):
+        Composition(**part)
+
+
+def test_a_feature_map_has_no_fields():
+    with pytest.raises(InvalidInput, match="takes no fields; try 'softmax'"):
+        Composition(phi="softmax(temperature=2)")
+
+
+def test_a_fast_net_is_no_model():
+    with pytest.raises(UnknownName, match="is a fast net and no model"):
+        composition("rnn")
+    with pytest.raises(InvalidInput, match="saw 3"):
+        composition(3)
 
 
 def test_unknown_model_gets_a_suggestion():

@@ -34,7 +34,7 @@ def sigmoid(x):
 
 
 def delta(W, k, v, b):
-    """Eq. 7"""
+    """Eq. 8"""
     return W + sigmoid(b) * torch.outer(v - W @ k, k)
 
 

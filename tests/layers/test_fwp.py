@@ -7,7 +7,7 @@ import torch
 
 from rfwp.errors import InvalidInput, UnknownName
 from rfwp.fwp import ZOO, Composition
-from rfwp.fwp.fast import FAST
+from rfwp.fwp.fast import FAST, LSTM, RNN
 from rfwp.fwp.rules import RULES
 from rfwp.fwp.slow import SLOW
 from rfwp.layers.fwp import FWP
@@ -203,6 +203,33 @@ def test_delta_mlp_without_dead_weights_computes_the_same():
     torch.testing.assert_close(authors(x)[0], live(x)[0], **FLOAT64)
 
 
+@pytest.mark.parametrize("base", [RNN, LSTM])
+def test_a_subclass_with_equations_of_its_own_is_not_taken_for_its_parent(base):
+    class Mine(base):
+        def step(self, cell):
+            return super().step(cell).tanh()
+
+    mine, x = layer_and_input(Composition(fast=Mine()))
+    reference, _ = layer_and_input(Composition(fast=Mine()), backend="reference")
+    assert mine.plan == "scan"
+    torch.testing.assert_close(mine(x)[0], reference(x)[0], **FLOAT64)
+
+
+@pytest.mark.parametrize("fast", ["lstm(shared_query=True)", "mlp(depth=3, inner=2)", "residual_mlp(blocks=3)"])
+def test_fields_of_a_fast_net_reach_the_ops(fast):
+    ours, x = layer_and_input(Composition(fast=fast))
+    reference, _ = layer_and_input(Composition(fast=fast), backend="reference")
+    torch.testing.assert_close(ours(x)[0], reference(x)[0], **FLOAT64)
+
+
+def test_normalised_linear_transformer_in_float16_outlives_the_range_of_its_sums():
+    torch.manual_seed(0)
+    layer, x = FWP("linear_transformer_normalised", 64, 2), torch.randn(1, 4096, 64)
+    expected = layer(x)[0][:, -100:]
+    y = layer.half()(x.half())[0][:, -100:].float()
+    assert (y - expected).norm() < 5e-3 * expected.norm()
+
+
 def test_the_state_given_is_left_alone():
     layer, x = layer_and_input("delta_lstm")
     state = random_state(layer)
@@ -227,8 +254,7 @@ def test_autocast_runs_and_stays_close(name):
     expected, _ = layer(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y, state = layer(x)
-        y, _ = layer(x, state)
-        y, _ = layer(x)
+        layer(x, state)  # what went out can come in again
     assert y.dtype == torch.bfloat16
     y.float().sum().backward()
     assert (y.float() - expected).norm() < 0.03 * expected.norm()
@@ -244,6 +270,10 @@ def test_repr_says_what_the_layer_is_and_how_it_runs():
         (lambda: FWP("delta_rn", 6, 2), UnknownName, "did you mean 'delta_rnn'?"),
         (lambda: FWP("rdn", 256, 7), InvalidInput, "heads=7 does not divide width=256; try heads=8"),
         (lambda: FWP("rdn", 6, 0), InvalidInput, "heads=0 must both be at least 1"),
+        (lambda: FWP("rdn", 6.0, 2), InvalidInput, "width=6.0 and heads=2 must both be whole numbers"),
+        (lambda: FWP("rdn", 6, 2, output_dropout=2), InvalidInput, "output_dropout=2 is not a probability"),
+        (lambda: FWP("rdn", 6, 2, backend="plian"), UnknownName, "did you mean 'plain'?"),
+        (lambda: FWP(None, 6, 2), InvalidInput, "a model is a name or a rfwp.Composition, saw None"),
     ],
 )
 def test_bad_construction_is_one_clear_line(make, error, message):
@@ -265,6 +295,8 @@ def call(layer, x=None, state=None, reset=None):
         (lambda: {"x": torch.randn(B, 0, WIDTH)}, "T=0"),
         (lambda: {"x": torch.zeros(B, T, WIDTH, dtype=torch.long)}, "x is torch.int64, expected a floating dtype"),
         (lambda: {"reset": torch.zeros(T, B, dtype=torch.bool)}, "reset has shape (11, 3), expected (B, T) = (3, 11)"),
+        (lambda: {"reset": [[False] * T] * B}, "reset is a list, expected a tensor"),
+        (lambda: {"x": [[1.0]]}, "x is a list, expected a tensor"),
         (lambda: {"reset": torch.zeros(B, T)}, "reset is torch.float32, expected torch.bool"),
         (lambda: {"reset": torch.zeros(B, T, dtype=torch.bool, device="meta")}, "reset is on meta but the input is on cpu"),
         (lambda: {"state": FWP("delta_net", WIDTH, HEADS).initial_state(B)}, "this state has W; the layer expects W, R, y"),

@@ -180,3 +180,10 @@ def test_inputs_and_state_are_not_changed(case: Case, backend: str) -> None:
     before = [a.detach().clone() for a in x.leaves()]
     outputs_and_gradients(lambda: case(x.inputs, x.state, x.reset, backend), x.leaves())
     assert_same([a.detach() for a in x.leaves()], before, {"rtol": 0, "atol": 0})
+
+
+@every_case
+def test_everything_may_have_size_one(case: Case) -> None:
+    x = example(case, 1, B=1, H=1, K=1, V=1)
+    expected = outputs_and_gradients(lambda: case(x.inputs, x.state, x.reset, "reference"), x.leaves())
+    assert_same(outputs_and_gradients(lambda: case(x.inputs, x.state, x.reset, "auto"), x.leaves()), expected, FLOAT64)

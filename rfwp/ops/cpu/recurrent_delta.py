@@ -91,7 +91,8 @@ def backward(
     dR = partial.unflatten(0, (H, _groups(B))).sum(1)[:, :, :V]
     dR_q, dR_k, dR_v, dR_beta = dR.split((_padded(K), _padded(K), _padded(V), ROWS), dim=1)
     parts = dR_q[:, :K], dR_k[:, :K], dR_v[:, :V], dR_beta[:, 0]
-    dR_q, dR_k, dR_v, dR_beta = (g.to(dtype).contiguous() for g in parts)
+    # copies: at size one a slice is contiguous, and outputs of an op must not share memory
+    dR_q, dR_k, dR_v, dR_beta = (g.to(dtype).clone(memory_format=torch.contiguous_format) for g in parts)
     return dq.to(dtype), dk.to(dtype), dv.to(dtype), dbeta.to(dtype), dR_q, dR_k, dR_v, dR_beta, dW, dy_0
 
 

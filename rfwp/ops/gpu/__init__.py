@@ -32,9 +32,12 @@ def unsupported(op: str, like: Tensor, K: int, V: int) -> str | None:
     return None
 
 
-@torch.compiler.assume_constant_result
 def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
+
+
+# what torch.compiler.assume_constant_result does, without importing the compiler (a second, and triton with it)
+_capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def __getattr__(name: str) -> dict[str, ModuleType]:
