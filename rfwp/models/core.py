@@ -25,9 +25,6 @@ class Core(Stepwise):
         super().__init__()
         self.inputs, self.outputs = inputs, outputs
 
-    def forward(self, x: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, Any]:
-        raise NotImplementedError
-
 
 class Stack(Core):
     """Blocks one after the other; the state is the tuple of the states of their layers.

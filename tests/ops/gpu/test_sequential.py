@@ -1,4 +1,4 @@
-"""The Triton kernels of `recurrent_delta`, in the interpreter, against the float64 reference."""
+"""The sequential Triton kernels, in the interpreter, against the float64 reference."""
 
 from dataclasses import replace
 
@@ -10,7 +10,10 @@ from tests.ops.cases import Case
 from tests.ops.gpu.compare import assert_equals_reference, cases, every, run, sliced, small, turned
 from tests.tolerances import BFLOAT16, FLOAT32
 
-VERSIONS = cases("recurrent_delta")
+OPS = ("recurrent_delta", "delta_rnn", "delta_lstm")
+VERSIONS = [case for op in OPS for case in cases(op)]
+NEWEST = [cases(op)[-1] for op in OPS]
+RDN = cases("recurrent_delta")
 
 
 @pytest.fixture(autouse=True)
@@ -35,19 +38,19 @@ def test_several_segments_with_resets(case: Case) -> None:
     assert_equals_reference(case, x, x.reset, FLOAT32)
 
 
-@every(VERSIONS[-1:])
+@every(NEWEST)
 def test_reset_at_every_step(case: Case) -> None:
     x = small(case, 6, B=1, H=1, K=8, V=8)
     assert_equals_reference(case, x, torch.ones_like(x.reset), FLOAT32)
 
 
-@every(VERSIONS[-1:])
+@every(NEWEST)
 def test_bfloat16(case: Case) -> None:
     x = small(case, 6, torch.bfloat16, B=1, H=1, K=8, V=8)
     assert_equals_reference(case, x, x.reset, BFLOAT16)
 
 
-@every(VERSIONS[-1:])
+@every(NEWEST)
 def test_strides_change_nothing(case: Case) -> None:
     x = small(case, 2, B=2, H=2, K=8, V=8)
     expected = run(case, x, None)
@@ -56,7 +59,7 @@ def test_strides_change_nothing(case: Case) -> None:
         torch.testing.assert_close(run(case, same, None), expected, rtol=0, atol=0)
 
 
-@every(VERSIONS[-1:])
+@every(NEWEST)
 def test_large_inputs_do_not_overflow(case: Case) -> None:
     x = small(case, 2, B=1, H=1, K=8, V=8)
     state = tuple(100 * s for s in x.state)
@@ -67,7 +70,7 @@ def test_large_inputs_do_not_overflow(case: Case) -> None:
     )
 
 
-@every(VERSIONS)
+@every(RDN)
 def test_matrices_too_steep_for_the_shift_known_ahead(case: Case) -> None:
     """Where |R| moves exponents by more than STEEP, the softmaxes use their exact maximum."""
     x = small(case, 1, B=1, H=1, K=8, V=8)
@@ -77,7 +80,7 @@ def test_matrices_too_steep_for_the_shift_known_ahead(case: Case) -> None:
     assert_equals_reference(case, x, None, FLOAT32)
 
 
-@every(VERSIONS)
+@every(RDN)
 def test_gradients_of_R_as_matrix_products(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of large heads."""
     monkeypatch.setattr(recurrent_delta, "FUSED", 0)
