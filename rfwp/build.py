@@ -6,7 +6,7 @@ import torch
 
 from rfwp import config as configs
 from rfwp.config import ModelConfig, SequenceConfig
-from rfwp.errors import InvalidInput
+from rfwp.errors import InvalidInput, usable_device
 from rfwp.models import Agent, SequenceModel
 from rfwp.presets import model_config
 
@@ -22,5 +22,5 @@ def build(name_or_config: str | ModelConfig, device: torch.device | str = "cpu",
     if not isinstance(config, ModelConfig):
         raise InvalidInput(f"build takes the name of a preset or the config of a model, saw {config!r}; see: rfwp presets")
     config = configs.replace(config, changes)
-    with torch.device(device):
+    with usable_device(device):
         return SequenceModel(config) if isinstance(config, SequenceConfig) else Agent(config)

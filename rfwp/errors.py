@@ -109,6 +109,17 @@ def check_device(where: str, name: str, tensor: Tensor, other_name: str, other: 
         )
 
 
+def usable_device(device: torch.device | str) -> torch.device:
+    """The device, if there is such a thing and this machine has it."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InvalidInput(f"device {device!r} does not exist; use 'cpu', 'cuda', 'cuda:1', 'mps' or 'meta'") from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise InvalidInput(f"device '{found}' is not here: PyTorch sees {torch.cuda.device_count()} CUDA devices; use 'cpu'")
+    return found
+
+
 def check_reset(where: str, reset: Tensor | None, batch: int, steps: int, like: Tensor) -> None:
     """`reset` is a (B, T) bool mask: True zeroes the state before that step."""
     if reset is None:

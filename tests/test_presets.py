@@ -171,6 +171,20 @@ def test_bad_name_or_change_is_one_clear_line(name, changes, message):
 
 
 @pytest.mark.parametrize(
+    ("name", "device", "message"),
+    [
+        ("atari/rdn", "cuuda", "device 'cuuda' does not exist; use 'cpu'"),
+        ("atari/rdn", "cuda:99", "device 'cuda:99' is not here: PyTorch sees"),
+        (3, "cpu", "build takes the name of a preset or the config of a model, saw 3"),
+    ],
+)
+def test_a_model_or_device_that_is_not_there_is_one_clear_line(name, device, message):
+    with pytest.raises(InvalidInput) as error:
+        rfwp.build(name, device=device)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("data", "message"),
     [
         ([], "expected an object with a 'kind'"),

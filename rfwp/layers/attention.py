@@ -58,12 +58,16 @@ class Attention(Stepwise):
             self._check(state, k)
             k, v = torch.cat((state["k"].to(k.dtype), k), dim=1), torch.cat((state["v"].to(v.dtype), v), dim=1)
             valid = torch.cat((state["valid"], valid), dim=1)
+        keys, values = k, v
         if state is not None or reset is not None or not fits:
             mask, valid = self._visible(valid, reset, T)
+            # what nobody sees counts as zero: a probability of 0 would not keep out a NaN
+            unseen = ~mask.any(-2).squeeze(1)[..., None, None]  # B S+T 1 1
+            keys, values = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)
         y = F.scaled_dot_product_attention(
             q.transpose(1, 2),
-            k.transpose(1, 2),
-            v.transpose(1, 2),
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=mask is None,

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from rfwp.config import ModelConfig, from_dict, to_dict
-from rfwp.errors import InvalidFile, InvalidInput, RFWPError, missing_extra
+from rfwp.errors import InvalidFile, InvalidInput, RFWPError, missing_extra, usable_device
 from rfwp.version import __version__
 
 try:
@@ -88,6 +88,7 @@ class Pretrained(
         cls, pretrained_model_name_or_path: str | Path, *, device: torch.device | str = "cpu", **hub: Any
     ) -> Self:
         """A saved model of this class, in eval mode, from a folder or from the hub (see `locate` for its keywords)."""
+        device = usable_device(device)
         folder = locate(pretrained_model_name_or_path, **hub)
         config = read_config(folder)
         if not isinstance(config, cls.config_class):

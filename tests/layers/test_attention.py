@@ -161,3 +161,13 @@ def test_bad_input_is_one_line(call, message):
         call(*layer_and_input())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_NaN_before_a_reset_does_not_come_back() -> None:
+    layer = Attention(8, 2)
+    x = torch.randn(2, 5, 8)
+    _, state = layer(x)
+    poisoned = {"k": state["k"] * float("nan"), "v": state["v"] * float("nan"), "valid": state["valid"]}
+    reset = torch.zeros(2, 5, dtype=torch.bool)
+    reset[:, 0] = True
+    torch.testing.assert_close(layer(x, poisoned, reset)[0], layer(x)[0])
