@@ -178,9 +178,7 @@ class FWP(Stepwise):
         """All gates at once: they are heads to `delta`, and an extra dimension to `delta_lstm`."""
         fast, phi, gates = self.composition.fast, self.composition.phi, fast_nets.LSTM_GATES
         assert isinstance(fast, fast_nets.LSTM)
-        queries = [cell.query("W_u" if fast.shared_query else f"W_{g}") for g in gates]
-        q = torch.stack(queries, dim=3)  # B T H 3 K
-        W, R = cell.stacked("W"), cell.stacked("R")
+        q, W, R = cell.gates(fast.shared_query)
         assert W.beta is not None and R.beta is not None
         z, W_last = ops.delta(
             phi(q).flatten(2, 3),
@@ -221,7 +219,7 @@ class SequenceCell:
         backend: str,
     ):
         self.composition, self.reset, self.head_size, self.parameters = composition, reset, head_size, parameters
-        self.programs, self.backend = composition.programs(u, head_size), backend
+        self.u, self.programs, self.backend = u, composition.programs(u, head_size), backend
         self.old, self.new = state, dict(state)
 
     def program(self, name: str) -> Program:
@@ -254,12 +252,19 @@ class SequenceCell:
     def parameter(self, name: str) -> Tensor:
         return self.parameters[name]
 
-    def stacked(self, matrix: str) -> Program:
-        """The programs of one matrix for all gates of a fast LSTM, in an extra dimension after the heads."""
-        programs = [self.programs[f"{matrix}_{g}"] for g in fast_nets.LSTM_GATES]
-        key = torch.stack([p.key for p in programs], dim=3)
-        value = torch.stack([p.value for p in programs], dim=3)
-        return Program(None, key, value, torch.stack([p.beta for p in programs if p.beta is not None], dim=3))
+    def gates(self, shared_query: bool) -> tuple[Tensor, Program, Program]:
+        """The queries of a fast LSTM and the programs of W and R, with the gates in an extra dimension after the heads."""
+        d, n = self.head_size, len(fast_nets.LSTM_GATES)
+        # views and not copies: the vectors of a gate lie side by side in u, in the order of `Composition.layout`
+        vectors, betas = self.u.split((self.u.shape[-1] - 2 * n, 2 * n), dim=-1)
+        beta_W, beta_R = betas.unflatten(-1, (n, 2)).unbind(-1)
+        if shared_query:
+            q, vectors = vectors.split((d, n * 4 * d), dim=-1)
+            q = q.unsqueeze(3).expand(*q.shape[:3], n, d)  # B T H 3 K
+            k_W, v_W, k_R, v_R = vectors.unflatten(-1, (n, 4, d)).unbind(-2)
+        else:
+            q, k_W, v_W, k_R, v_R = vectors.unflatten(-1, (n, 5, d)).unbind(-2)
+        return q, Program(None, k_W, v_W, beta_W), Program(None, k_R, v_R, beta_R)
 
     def stacked_state(self, matrix: str) -> Tensor:
         return torch.stack([self.old[f"{matrix}_{g}"] for g in fast_nets.LSTM_GATES], dim=2)  # B H 3 V K
