@@ -68,8 +68,8 @@ class LSTMCore(Core):
         return self.layer(x, state, reset)
 
 
-class Stateless(Core):
-    """A core without memory: its state is (), whatever resets say."""
+class NoCore(Core):
+    """y = x: no memory, so its state is (), whatever resets say."""
 
     def forward(self, x: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, Any]:
         if state is not None and not (isinstance(state, tuple) and len(state) == 0):
@@ -79,10 +79,10 @@ class Stateless(Core):
         return self.map(x), ()
 
     def map(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        return x
 
 
-class Highway(Stateless):
+class Highway(NoCore):
     """y = t ⊙ tanh(W_h x + b_h) + c ⊙ (W_p x + b_p),  t = σ(W_t x + b_t),  c = σ(W_c x + b_c)
 
     The general highway layer, with a projection of x where sizes differ. The paper gives only its size (1.7 M
@@ -98,16 +98,6 @@ class Highway(Stateless):
     def map(self, x: Tensor) -> Tensor:
         h, p, t, c = self.maps(x).chunk(4, dim=-1)
         return t.sigmoid() * torch.tanh(h) + c.sigmoid() * p
-
-
-class NoCore(Stateless):
-    """y = x"""
-
-    def __init__(self, inputs: int):
-        super().__init__(inputs, inputs)
-
-    def map(self, x: Tensor) -> Tensor:
-        return x
 
 
 def build_layer(config: BlocksConfig) -> nn.Module:
@@ -132,5 +122,5 @@ def build_core(config: CoreConfig, inputs: int) -> Core:
     if isinstance(config, HighwayConfig):
         return Highway(config, inputs)
     if isinstance(config, NoCoreConfig):
-        return NoCore(inputs)
+        return NoCore(inputs, inputs)
     raise InvalidInput(f"core is {type(config).__name__}, expected BlocksConfig, LSTMConfig, HighwayConfig or NoCoreConfig")
