@@ -129,7 +129,84 @@ class AgentConfig:
 
 ModelConfig = SequenceConfig | AgentConfig
 
-_CONFIGS = (FWPConfig, AttentionConfig, BlocksConfig, LSTMConfig, HighwayConfig, NoCoreConfig, SequenceConfig, AgentConfig)
+
+@dataclass(frozen=True)
+class CodeExecutionConfig:
+    """Programs of assignments, increments, conditions and prints; the target is what each print shows."""
+
+    variables: int = 3
+    """How many of the variables x, y, z, a, b a program uses."""
+    statements: int = 100
+    semantics: Literal["authors", "true"] = "authors"
+    """authors: a true condition does not execute an assignment to a variable that already has a value; true: it does."""
+    train: int = 9_999
+    """Sequences in the training set."""
+    valid: int = 999
+    test: int = 999
+    data_seed: int = 42
+
+
+@dataclass(frozen=True)
+class ListOpsConfig:
+    """Nested lists of MIN, MAX and FIRST; the target is the value of the whole list, at its last token."""
+
+    depth: int = 10
+    """Nested operators."""
+    train: int = 10_000
+    """Sequences in the training set."""
+    valid: int = 1_000
+    test: int = 1_000
+    data_seed: int = 42
+
+
+@dataclass(frozen=True)
+class FilesConfig:
+    """A user's own sequences: FOLDER/train.src and train.tgt, valid.*, test.*; one sequence a line, tokens between spaces."""
+
+    folder: str
+    silent: str = "_"
+    """The target token that means nothing to say; accuracy is reported with and without it."""
+
+
+TaskConfig = CodeExecutionConfig | ListOpsConfig | FilesConfig
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a model is trained: Adam, one validation an epoch, the best checkpoint tested at the end."""
+
+    epochs: int = 200
+    batch: int = 64
+    """Sequences a step, over all processes."""
+    accumulate: int = 1
+    """Parts that a batch is cut into, one after another; the gradient is that of the whole batch."""
+    lr: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.995
+    eps: float = 1e-9
+    clip: float | None = None
+    """Largest norm of the gradient; None: not clipped."""
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+    """Of the matrix products on a GPU; bf16 is autocast. Weights and optimiser are float32 in all of them."""
+    patience: int | None = None
+    """Stop after this many epochs without a better validation score; None: never."""
+    seed: int = 1
+    """Of the weights, the dropout and the order of the data."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a result: model, task and training."""
+
+    model: SequenceConfig
+    task: TaskConfig
+    train: TrainConfig = TrainConfig()
+    preset: str = ""
+    """The preset that this run was made from."""
+
+
+_MODELS = (FWPConfig, AttentionConfig, BlocksConfig, LSTMConfig, HighwayConfig, NoCoreConfig, SequenceConfig, AgentConfig)
+_CONFIGS = (*_MODELS, CodeExecutionConfig, ListOpsConfig, FilesConfig, TrainConfig, RunConfig)
 _KINDS = {cls.__name__.removesuffix("Config").lower(): cls for cls in _CONFIGS}
 
 

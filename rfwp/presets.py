@@ -16,13 +16,18 @@ from rfwp.config import (
     AgentConfig,
     AttentionConfig,
     BlocksConfig,
+    CodeExecutionConfig,
     CoreConfig,
     FWPConfig,
     HighwayConfig,
+    ListOpsConfig,
     LSTMConfig,
     ModelConfig,
     NoCoreConfig,
+    RunConfig,
     SequenceConfig,
+    TaskConfig,
+    TrainConfig,
 )
 from rfwp.errors import InvalidInput, unknown
 
@@ -72,6 +77,26 @@ def model_config(name: str) -> ModelConfig:
     if variant not in preset.variants:
         raise unknown(f"variant of {base}", variant, preset.variants)
     return preset.variants[variant]
+
+
+TASKS: dict[str, TaskConfig] = {
+    "code-execution-3": CodeExecutionConfig(variables=3),
+    "code-execution-5": CodeExecutionConfig(variables=5),
+    "code-execution-5-thin": CodeExecutionConfig(variables=5),
+    "listops-10": ListOpsConfig(depth=10),
+    "listops-15": ListOpsConfig(depth=15),
+}
+"""The task of each table that `rfwp train` can run."""
+
+
+def run_config(name: str) -> RunConfig:
+    """The whole run of a preset, `table/row` or `table/row:variant`: model, task and the authors' training settings."""
+    table = name.partition("/")[0]
+    model = model_config(name)
+    if table not in TASKS or not isinstance(model, SequenceConfig):
+        raise InvalidInput(f"preset {name} has a model but no training run; these tables have: {', '.join(TASKS)}")
+    train = TrainConfig(lr=3e-3, clip=0.1) if isinstance(model.core, LSTMConfig) else TrainConfig()
+    return RunConfig(model, TASKS[table], train, name)
 
 
 @cache
