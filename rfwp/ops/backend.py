@@ -4,6 +4,8 @@ A backend is a package with one module an op. Each module has
     forward(*tensors, *state, reset, keep) -> (y, *state, *checkpoints)
     backward(dy, *dstate, *tensors, *state, reset, *checkpoints) -> gradients in the order of the inputs
     checkpoints(T) -> how many copies of the state forward leaves for backward
+and, if forward leaves more than that, a last output `trace` that backward gets after the checkpoints,
+    trace_size(...) -> how many float32 numbers
 with contiguous outputs, y in the dtype of the inputs, states and checkpoints in float32 (float64 for float64 inputs).
 ops/README.md has the signatures of all five.
 """
@@ -11,6 +13,7 @@ ops/README.md has the signatures of all five.
 import logging
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,6 +66,23 @@ def unsupported(op: str, backend: str, like: Tensor, K: int, V: int) -> str | No
 
 def implementation(op: str, backend: str) -> ModuleType:
     return {"plain": plain, "cpu": cpu, "gpu": gpu}[backend].OPS[op]
+
+
+def with_trace(op: str, backend: str, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The outputs of a forward pass, with an empty trace where the backend leaves none."""
+    traces = hasattr(implementation(op, backend), "trace_size")
+    return outputs if traces else (*outputs, outputs[1].new_empty(0))
+
+
+def kept_trace(op: str, backend: str, trace: Tensor) -> tuple[Tensor, ...]:
+    """What a backward pass gets of it."""
+    return (trace,) if hasattr(implementation(op, backend), "trace_size") else ()
+
+
+def trace_size(op: str, backend: str, keep: bool, *sizes: Any) -> int:
+    """How many numbers forward leaves for backward beside the checkpoints."""
+    module = implementation(op, backend)
+    return module.trace_size(*sizes) if keep and hasattr(module, "trace_size") else 0
 
 
 def needs_checkpoints(*tensors: Tensor | None) -> bool:

@@ -7,7 +7,7 @@ from rfwp.errors import check_reset, check_same, check_shapes, unknown
 from rfwp.fwp.fast import lstm_cell
 from rfwp.fwp.maps import softmax
 from rfwp.fwp.rules import delta_rule, read
-from rfwp.ops.backend import full_precision, implementation, needs_checkpoints, resolve
+from rfwp.ops.backend import full_precision, implementation, kept_trace, needs_checkpoints, resolve, trace_size, with_trace
 from rfwp.ops.state import check_states, forget
 
 VERSIONS = ("A", "B", "C", "D")
@@ -86,9 +86,10 @@ def _forward(
     keep: bool,
     version: str,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     with full_precision(z):
-        return implementation("delta_lstm", backend).forward(z, k, v, beta, R, y0, c0, reset, keep, version)
+        found = implementation("delta_lstm", backend).forward(z, k, v, beta, R, y0, c0, reset, keep, version)
+        return with_trace("delta_lstm", backend, found)
 
 
 @_forward.register_fake
@@ -96,7 +97,9 @@ def _(z, k, v, beta, R, y0, c0, reset, keep, version, backend):
     B, T, H, _, V = z.shape
     n = implementation("delta_lstm", backend).checkpoints(T) if keep else 0
     state = (x.new_empty(x.shape) for x in (R, y0, c0))
-    return z.new_empty(B, T, H, V), *state, R.new_empty(B, n, H, 3, V, V), R.new_empty(B, n, H, V), R.new_empty(B, n, H, V)
+    trace = R.new_empty(trace_size("delta_lstm", backend, keep, B, T, H, V, version))
+    copies = R.new_empty(B, n, H, 3, V, V), R.new_empty(B, n, H, V), R.new_empty(B, n, H, V)
+    return z.new_empty(B, T, H, V), *state, *copies, trace
 
 
 @torch.library.custom_op("rfwp::delta_lstm_backward", mutates_args=())
@@ -117,23 +120,25 @@ def _backward(
     ckR: Tensor,
     cky: Tensor,
     ckc: Tensor,
+    trace: Tensor,
     version: str,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     with full_precision(z):
         run = implementation("delta_lstm", backend).backward
-        return run(dy, dR_T, dy_T, dc_T, z, k, v, beta, R, y0, c0, reset, y, ckR, cky, ckc, version)
+        kept = kept_trace("delta_lstm", backend, trace)
+        return run(dy, dR_T, dy_T, dc_T, z, k, v, beta, R, y0, c0, reset, y, ckR, cky, ckc, *kept, version)
 
 
 @_backward.register_fake
-def _(dy, dR_T, dy_T, dc_T, z, k, v, beta, R, y0, c0, reset, y, ckR, cky, ckc, version, backend):
+def _(dy, dR_T, dy_T, dc_T, z, k, v, beta, R, y0, c0, reset, y, ckR, cky, ckc, trace, version, backend):
     return tuple(x.new_empty(x.shape) for x in (z, k, v, beta, R, y0, c0))
 
 
 def _save(ctx, inputs, output):
     *tensors, _, ctx.version, ctx.backend = inputs
-    y, _, _, _, ckR, cky, ckc = output
-    ctx.save_for_backward(*tensors, y, ckR, cky, ckc)
+    y, _, _, _, *kept = output
+    ctx.save_for_backward(*tensors, y, *kept)
 
 
 def _gradient(ctx, dy, dR_T, dy_T, dc_T, *_):

@@ -6,7 +6,7 @@ from torch import Tensor
 from rfwp.errors import check_reset, check_same, check_shapes, unknown
 from rfwp.fwp.maps import softmax
 from rfwp.fwp.rules import delta_rule, read
-from rfwp.ops.backend import full_precision, implementation, needs_checkpoints, resolve
+from rfwp.ops.backend import full_precision, implementation, kept_trace, needs_checkpoints, resolve, trace_size, with_trace
 from rfwp.ops.state import check_states, forget
 
 VERSIONS = ("A", "B")
@@ -81,16 +81,19 @@ def _forward(
     keep: bool,
     version: str,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     with full_precision(z):
-        return implementation("delta_rnn", backend).forward(z, k, v, beta, R, y0, reset, keep, version)
+        found = implementation("delta_rnn", backend).forward(z, k, v, beta, R, y0, reset, keep, version)
+        return with_trace("delta_rnn", backend, found)
 
 
 @_forward.register_fake
 def _(z, k, v, beta, R, y0, reset, keep, version, backend):
     B, T, H, V = z.shape
     n = implementation("delta_rnn", backend).checkpoints(T) if keep else 0
-    return z.new_empty(z.shape), R.new_empty(R.shape), y0.new_empty(y0.shape), R.new_empty(B, n, H, V, V), R.new_empty(B, n, H, V)
+    trace = R.new_empty(trace_size("delta_rnn", backend, keep, B, T, H, V, version))
+    state = R.new_empty(R.shape), y0.new_empty(y0.shape)
+    return z.new_empty(z.shape), *state, R.new_empty(B, n, H, V, V), R.new_empty(B, n, H, V), trace
 
 
 @torch.library.custom_op("rfwp::delta_rnn_backward", mutates_args=())
@@ -108,23 +111,25 @@ def _backward(
     y: Tensor,
     ckR: Tensor,
     cky: Tensor,
+    trace: Tensor,
     version: str,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     with full_precision(z):
         run = implementation("delta_rnn", backend).backward
-        return run(dy, dR_T, dy_T, z, k, v, beta, R, y0, reset, y, ckR, cky, version)
+        kept = kept_trace("delta_rnn", backend, trace)
+        return run(dy, dR_T, dy_T, z, k, v, beta, R, y0, reset, y, ckR, cky, *kept, version)
 
 
 @_backward.register_fake
-def _(dy, dR_T, dy_T, z, k, v, beta, R, y0, reset, y, ckR, cky, version, backend):
+def _(dy, dR_T, dy_T, z, k, v, beta, R, y0, reset, y, ckR, cky, trace, version, backend):
     return tuple(x.new_empty(x.shape) for x in (z, k, v, beta, R, y0))
 
 
 def _save(ctx, inputs, output):
     *tensors, _, ctx.version, ctx.backend = inputs
-    y, _, _, ckR, cky = output
-    ctx.save_for_backward(*tensors, y, ckR, cky)
+    y, _, _, *kept = output
+    ctx.save_for_backward(*tensors, y, *kept)
 
 
 def _gradient(ctx, dy, dR_T, dy_T, *_):

@@ -6,7 +6,7 @@ from torch import Tensor
 from rfwp.errors import check_reset, check_same, check_shapes
 from rfwp.fwp.maps import softmax
 from rfwp.fwp.rules import delta_rule, read
-from rfwp.ops.backend import full_precision, implementation, needs_checkpoints, resolve
+from rfwp.ops.backend import full_precision, implementation, kept_trace, needs_checkpoints, resolve, trace_size, with_trace
 from rfwp.ops.state import check_states, forget
 
 
@@ -91,10 +91,10 @@ def _forward(
     reset: Tensor | None,
     keep: bool,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     with full_precision(q):
         run = implementation("recurrent_delta", backend).forward
-        return run(q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, keep)
+        return with_trace("recurrent_delta", backend, run(q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, keep))
 
 
 @_forward.register_fake
@@ -102,7 +102,9 @@ def _(q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, keep, backend):
     B, T, H, K = q.shape
     V = v.shape[-1]
     n = implementation("recurrent_delta", backend).checkpoints(T) if keep else 0
-    return v.new_empty(v.shape), W.new_empty(W.shape), y0.new_empty(y0.shape), W.new_empty(B, n, H, V, K), W.new_empty(B, n, H, V)
+    trace = W.new_empty(trace_size("recurrent_delta", backend, keep, B, T, H, K, V))
+    state = W.new_empty(W.shape), y0.new_empty(y0.shape)
+    return v.new_empty(v.shape), *state, W.new_empty(B, n, H, V, K), W.new_empty(B, n, H, V), trace
 
 
 @torch.library.custom_op("rfwp::recurrent_delta_backward", mutates_args=())
@@ -124,22 +126,24 @@ def _backward(
     y: Tensor,
     ckW: Tensor,
     cky: Tensor,
+    trace: Tensor,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     with full_precision(q):
         run = implementation("recurrent_delta", backend).backward
-        return run(dy, dW_T, dy_T, q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, y, ckW, cky)
+        kept = kept_trace("recurrent_delta", backend, trace)
+        return run(dy, dW_T, dy_T, q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, y, ckW, cky, *kept)
 
 
 @_backward.register_fake
-def _(dy, dW_T, dy_T, q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, y, ckW, cky, backend):
+def _(dy, dW_T, dy_T, q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, y, ckW, cky, trace, backend):
     return tuple(x.new_empty(x.shape) for x in (q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0))
 
 
 def _save(ctx, inputs, output):
     *tensors, _, ctx.backend = inputs
-    y, _, _, ckW, cky = output
-    ctx.save_for_backward(*tensors, y, ckW, cky)
+    y, _, _, *kept = output
+    ctx.save_for_backward(*tensors, y, *kept)
 
 
 def _gradient(ctx, dy, dW_T, dy_T, *_):

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from rfwp.errors import check_reset, check_same, check_shapes
 from rfwp.fwp.rules import read, sum_rule
-from rfwp.ops.backend import full_precision, implementation, needs_checkpoints, resolve
+from rfwp.ops.backend import full_precision, implementation, kept_trace, needs_checkpoints, resolve, trace_size, with_trace
 from rfwp.ops.state import check_state, forget
 
 
@@ -31,7 +31,7 @@ def sum(
     if chosen == "reference":
         with full_precision(q):
             return sum_reference(q, k, v, state=W, reset=reset)
-    y, W, _ = _forward(q, k, v, W, reset, needs_checkpoints(q, k, v, W), chosen)
+    y, W, *_ = _forward(q, k, v, W, reset, needs_checkpoints(q, k, v, W), chosen)
     return y, W
 
 
@@ -49,16 +49,19 @@ def sum_reference(q: Tensor, k: Tensor, v: Tensor, *, state: Tensor, reset: Tens
 @torch.library.custom_op("rfwp::sum", mutates_args=())
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, reset: Tensor | None, keep: bool, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with full_precision(q):
-        return implementation("sum", backend).forward(q, k, v, state, reset, keep)
+        found = implementation("sum", backend).forward(q, k, v, state, reset, keep)
+        return with_trace("sum", backend, found)
 
 
 @_forward.register_fake
 def _(q, k, v, state, reset, keep, backend):
     B, T, H, K = q.shape
     n = implementation("sum", backend).checkpoints(T) if keep else 0
-    return v.new_empty(v.shape), state.new_empty(state.shape), state.new_empty(B, n, H, v.shape[-1], K)
+    trace = trace_size("sum", backend, keep, B, T, H, K, v.shape[-1], q.dtype)
+    y, W, starts = v.new_empty(v.shape), state.new_empty(state.shape), state.new_empty(B, n, H, v.shape[-1], K)
+    return y, W, starts, state.new_empty(trace)
 
 
 @torch.library.custom_op("rfwp::sum_backward", mutates_args=())
@@ -71,23 +74,25 @@ def _backward(
     state: Tensor,
     reset: Tensor | None,
     checkpoints: Tensor,
+    trace: Tensor,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with full_precision(q):
-        return implementation("sum", backend).backward(dy, dstate, q, k, v, state, reset, checkpoints)
+        run = implementation("sum", backend).backward
+        return run(dy, dstate, q, k, v, state, reset, checkpoints, *kept_trace("sum", backend, trace))
 
 
 @_backward.register_fake
-def _(dy, dstate, q, k, v, state, reset, checkpoints, backend):
+def _(dy, dstate, q, k, v, state, reset, checkpoints, trace, backend):
     return tuple(x.new_empty(x.shape) for x in (q, k, v, state))
 
 
 def _save(ctx, inputs, output):
     *tensors, _, ctx.backend = inputs
-    ctx.save_for_backward(*tensors, output[2])
+    ctx.save_for_backward(*tensors, *output[2:])
 
 
-def _gradient(ctx, dy, dstate, _):
+def _gradient(ctx, dy, dstate, *_):
     return *_backward(dy, dstate, *ctx.saved_tensors, ctx.backend), None, None, None
 
 
