@@ -13,7 +13,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,31 +66,53 @@ def arguments(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, state:
     return Arguments(q, k, v, beta.squeeze(-1), W if state else W * 0, forget, torch.randn_like(v), dW_T if state else dW_T * 0)
 
 
-def reference(a: Arguments, rule: str) -> list[Tensor]:
-    """y, the final W and every gradient from the step-by-step definition in float64."""
+def raw(a: Arguments, gates: int) -> Arguments:
+    """The same as the slow net writes it, before φ and sigmoid: views of one tensor, in which gates lie behind one another."""
+    B, T, H, K, V = *a.q.shape, a.v.shape[-1]
+    u = torch.randn(B, T, H // gates, 2 * K + V + 1, gates, device="cuda", dtype=a.q.dtype).mT.contiguous()
+    q, k, v, beta = u.split([K, K, V, 1], -1)
+    return a._replace(q=q, k=k, v=v, beta=beta.squeeze(-1))
+
+
+def reference(a: Arguments, rule: str, phi: str | None = None) -> list[Tensor]:
+    """y, the final W and every gradient from the step-by-step definition in float64; with φ, from raw inputs."""
+    from rfwp.fwp.maps import MAPS
     from rfwp.ops.delta import delta_reference
     from rfwp.ops.sum import sum_reference
 
     inputs = [a.q, a.k, a.v, a.beta, a.W] if rule == "delta" else [a.q, a.k, a.v, a.W]
     *leaves, W = (x.detach().double().requires_grad_() for x in inputs)
-    y, W_T = (delta_reference if rule == "delta" else sum_reference)(*leaves, state=W, reset=a.reset)
+    used = leaves
+    if phi is not None:
+        used = [x.flatten(2, 3) for x in leaves]
+        used = [MAPS[phi](used[0]), MAPS[phi](used[1]), used[2], *(b.sigmoid() for b in used[3:])]
+    y, W_T = (delta_reference if rule == "delta" else sum_reference)(*used, state=W, reset=a.reset)
     gradients = torch.autograd.grad((y, W_T), [*leaves, W], (a.dy.double(), a.dW_T.double()))
     return [y.detach(), W_T.detach(), *gradients]
 
 
-def kernels(a: Arguments, form: str, *plan: object) -> list[Tensor]:
-    """The same from the kernels, their outputs filled with NaN before."""
+def kernels(a: Arguments, form: str, phi: str | None = None, **plan: Any) -> list[Tensor]:
+    """The same from the kernels, their outputs filled with NaN before; with φ, gradients go into views of one tensor."""
     from rfwp.ops.gpu import delta, sum
 
     q, k, v, beta, W, reset, dy, dW_T = a
+    options: dict[str, Any] = {}
+    back: dict[str, Any] = {}
+    if phi is not None:
+        K, V = q.shape[-1], v.shape[-1]
+        *tiles, rates = torch.full((*q.shape[:-1], 2 * K + V + 1), torch.nan, device="cuda", dtype=q.dtype).split(
+            [K, K, V, 1], -1
+        )
+        options = {"phi": phi, "sigmoid": True} if form != "sum" else {"phi": phi}
+        back = {"out": (*tiles, rates.squeeze(-1)) if form != "sum" else tuple(tiles)}
     torch.use_deterministic_algorithms(True, warn_only=True)
     if form == "sum":
-        y, W_T, starts = sum.forward(q, k, v, W, reset, True)
-        gradients: tuple[Tensor, ...] = sum.backward(dy, dW_T, q, k, v, W, reset, starts)
+        y, W_T, *kept = sum.forward(q, k, v, W, reset, True, **options)
+        gradients: tuple[Tensor, ...] = sum.backward(dy, dW_T, q, k, v, W, reset, *kept, **options, **back)
     else:
         module = delta.FORMS[form]
-        y, W_T, starts = module.forward(q, k, v, beta, W, reset, True, *plan)
-        gradients = module.backward(dy, dW_T, q, k, v, beta, reset, starts, *plan)
+        y, W_T, trace = module.forward(q, k, v, beta, W, reset, True, **options, **plan)
+        gradients = module.backward(dy, dW_T, q, k, v, beta, reset, trace, **options, **back, **plan)
     torch.use_deterministic_algorithms(False)
     return [y, W_T, *gradients]
 
@@ -101,6 +123,25 @@ def error(actual: Tensor, expected: Tensor) -> float:
     return difference / size if size else float(difference > 0)
 
 
+def compare(a: Arguments, forms: list[str], phi: str | None) -> list[tuple[str, float, str]]:
+    """The error of every output and gradient of every form; NaN where two runs were not bit-identical."""
+    found = []
+    B, T = a.q.shape[:2]
+    want = {rule: reference(a, rule, phi) for rule in ("delta", "sum")}
+    for form in forms:
+        if form == "chunk" and T < 8:  # never chosen: a single step is not worth a chunk
+            continue
+        got, again = kernels(a, form, phi), kernels(a, form, phi)
+        names = NAMES if form != "sum" else [n for n in NAMES if n != "dbeta"]
+        expected = want["sum" if form == "sum" else "delta"]
+        where = f"B={B} T={T} state={bool(a.W.any())} reset={a.reset is not None} phi={phi} gates={a.q.shape[3] if phi else 1}"
+        for name, x, w in zip(names, got, expected, strict=True):
+            found.append((form, error(x, w) if bool(x.isfinite().all()) else float("nan"), f"{name} {where}"))
+        if not all(torch.equal(x, z) for x, z in zip(got, again, strict=True)):
+            found.append((form, float("nan"), f"not repeatable {where}"))
+    return found
+
+
 def check(K: int, V: int, mode: str) -> list[tuple[str, float, str]]:
     """The worst error of each form over all lengths, with where it was; 'repeat' counts runs that were not bit-identical."""
     dtype, precision, _ = MODES[mode]
@@ -109,21 +150,15 @@ def check(K: int, V: int, mode: str) -> list[tuple[str, float, str]]:
     found = []
     forms = ["sum"] + (["chunk"] if K <= 128 else []) + (["sequential"] if mode != "tf32" else [])
     options = [(1, False, False), (3, True, True)]
+    # every feature map in turn, with one gate and with three
+    fused = itertools.cycle(itertools.product(("elu_sum", "softmax", "elu_sum_eps"), (3, 1)))
     for T in LENGTHS if K * V <= 4096 else LENGTHS[:-1]:
         for B, state, reset in options + ([(3, True, False), (1, False, True)] if T == 63 else []):
-            a = arguments(B, T, 2, K, V, dtype, state, reset)
-            want = {rule: reference(a, rule) for rule in ("delta", "sum")}
-            for form in forms:
-                if form == "chunk" and T < 8:  # never chosen: a single step is not worth a chunk
-                    continue
-                got, again = kernels(a, form), kernels(a, form)
-                names = NAMES if form != "sum" else [n for n in NAMES if n != "dbeta"]
-                expected = want["sum" if form == "sum" else "delta"]
-                for name, x, w in zip(names, got, expected, strict=True):
-                    where = f"{name} B={B} T={T} state={state} reset={reset}"
-                    found.append((form, error(x, w) if bool(x.isfinite().all()) else float("nan"), where))
-                if not all(torch.equal(x, z) for x, z in zip(got, again, strict=True)):
-                    found.append((form, float("nan"), f"not repeatable B={B} T={T}"))
+            a = arguments(B, T, 6, K, V, dtype, state, reset)
+            found += compare(a, forms, None)
+            if T <= 63 or K * V <= 256:
+                phi, gates = next(fused)
+                found += compare(raw(a, gates), forms, phi)
     worst = []
     for form in forms:
         mine = [f for f in found if f[0] == form]
@@ -150,14 +185,15 @@ Variant = tuple[tuple[str, int], ...]  # fields of a Plan that differ from the c
 def variants(shape: str, mode: str) -> list[Variant]:
     grid: list[dict[str, int]]
     if SHAPES[shape][3] == 16:
-        grid = [{}, {"ready": False}, {"parallel": True}, {"stages": 1}, {"stages": 3}, {"warps": 2}]
-        grid += [{"C": 32, "warps": w} for w in (1, 2, 4)] + [{"C": 32, "warps": 2, "parallel": True}]
+        grid = [{}, {"ready": True}, {"ready": True, "parallel": True}, {"stages": 1}, {"stages": 3}, {"stages": 4}, {"warps": 2}]
+        grid += [{"fused": True}, {"fused": True, "stages": 1}, {"fused": True, "stages": 3}, {"fused": True, "ready": True}]
     else:
-        grid = [{}, {"stages": 1}, {"stages": 3}]
+        grid = [{}, {"stages": 1}, {"stages": 3}, {"fused": True}]
         grid += [{"C": C, "BV": BV, "warps": w, "parallel": True} for C, BV, w in itertools.product((64,), (16, 32, 64), (4, 8))]
         grid += [{"C": 32, "BV": BV, "warps": w, "parallel": True} for BV, w in ((32, 2), (32, 4), (64, 4))]
         grid += [{"C": 16, "BV": BV, "warps": w, "parallel": True} for BV, w in ((16, 1), (32, 1), (32, 2))]
-        grid += [{"C": 64, "BV": 64, "warps": 8, "parallel": False}, {"C": 32, "BV": 64, "warps": 4, "parallel": False}]
+        # large chunks have one copy of W each, chunks of 16 one in four
+        grid = [g | {"every": 1 if g["C"] > 16 else 4} if "C" in g else g for g in grid]
         if mode == "fp32":
             grid = [g for g in grid if g.get("C", 16) == 16 or g.get("BV") != 64]
     return [tuple(g.items()) for g in grid]
@@ -172,16 +208,21 @@ def steps(shape: str, mode: str, variant: Variant | None) -> tuple[Callable[[], 
     torch.set_float32_matmul_precision(precision)
     q, k, v, beta, W, reset, dy, dW_T = arguments(B, T, H, d, d, dtype)
     if variant is None:
-        starts = delta_sequential.forward(q, k, v, beta, W, reset, True)[2]
+        trace = delta_sequential.forward(q, k, v, beta, W, reset, True)[2]
         return (
             lambda: delta_sequential.forward(q, k, v, beta, W, reset, True),
-            lambda: delta_sequential.backward(dy, dW_T, q, k, v, beta, reset, starts),
+            lambda: delta_sequential.backward(dy, dW_T, q, k, v, beta, reset, trace),
         )
-    plan = delta_chunk.plan(B, T, H, d, d, dtype)._replace(**dict(variant))  # type: ignore[arg-type]
-    starts = delta_chunk.forward(q, k, v, beta, W, reset, True, plan)[2]
+    changed = dict(variant)
+    phi, sigmoid, fused = ("elu_sum", True, True) if changed.pop("fused", False) else ("identity", False, False)
+    # the gradients of raw inputs go into one tensor, as they come from one
+    *tiles, rates = torch.empty(B, T, H, 3 * d + 1, device="cuda", dtype=dtype).split([d, d, d, 1], -1)
+    out = (tiles[0], tiles[1], tiles[2], rates.squeeze(-1)) if fused else None
+    plan = delta_chunk.plan(B, T, H, d, d, dtype)._replace(**changed)  # type: ignore[arg-type]
+    trace = delta_chunk.forward(q, k, v, beta, W, reset, True, phi, sigmoid, plan)[2]
     return (
-        lambda: delta_chunk.forward(q, k, v, beta, W, reset, True, plan),
-        lambda: delta_chunk.backward(dy, dW_T, q, k, v, beta, reset, starts, plan),
+        lambda: delta_chunk.forward(q, k, v, beta, W, reset, True, phi, sigmoid, plan),
+        lambda: delta_chunk.backward(dy, dW_T, q, k, v, beta, reset, trace, phi, sigmoid, out, plan),
     )
 
 
@@ -243,9 +284,9 @@ def time_lengths() -> list[str]:
         from rfwp.ops.gpu import delta
 
         q, k, v, beta, W, reset, dy, dW_T = arguments(4, T, 8, 64, 64, torch.bfloat16)
-        starts = delta.forward(q, k, v, beta, W, reset, True)[2]
+        kept = delta.forward(q, k, v, beta, W, reset, True)[2:]
         forward = median(lambda: delta.forward(q, k, v, beta, W, reset, True), False)  # noqa: B023
-        backward = median(lambda: delta.backward(dy, dW_T, q, k, v, beta, W, reset, starts), False)  # noqa: B023
+        backward = median(lambda: delta.backward(dy, dW_T, q, k, v, beta, W, reset, *kept), False)  # noqa: B023
         rows.append(
             f"T={T:6d}  forward {forward:8.3f} ms  backward {backward:8.3f} ms  {(forward + backward) / T * 1e6:7.1f} ns a step"
         )

@@ -11,9 +11,10 @@ from torch import Tensor
 from rfwp.bench.check import LIMIT, LONG_LIMIT, check_peer, check_small, plain_output, relative_error
 from rfwp.bench.contenders import DTYPES, OPS, Contender, affordable, backends, delta_peers, example, general_peers, ours
 from rfwp.bench.options import Mode, OpsOptions
-from rfwp.bench.records import Outcome, Row, append, environment, one_line, stem
+from rfwp.bench.records import Outcome, Row, append, one_line
 from rfwp.bench.shapes import OpShape, op_shape, scaled
 from rfwp.bench.timing import Run, find_device, once, peak_memory, recorded, set_threads, time_together
+from rfwp.environment import environment, stem
 from rfwp.errors import InvalidInput, MissingExtra, unknown
 from rfwp.report.plots import plot_scaling
 from rfwp.train.step import switched

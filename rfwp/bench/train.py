@@ -10,10 +10,11 @@ import torch
 
 from rfwp.bench.models import MODELS, batches, build_model, loss_of
 from rfwp.bench.options import Mode, TrainOptions
-from rfwp.bench.records import Outcome, Row, append, environment, one_line
+from rfwp.bench.records import Outcome, Row, append, one_line
 from rfwp.bench.shapes import ModelShape, model_shape
 from rfwp.bench.timing import Run, find_device, peak_memory, set_threads, time_together
 from rfwp.config import LSTMConfig
+from rfwp.environment import environment
 from rfwp.errors import InvalidInput, unknown
 from rfwp.train.step import WARM_UP, Region, TrainStep
 

@@ -10,13 +10,14 @@ from rfwp import ops
 from rfwp.errors import InvalidInput, check_heads, check_probability
 from rfwp.fwp import fast as fast_nets
 from rfwp.fwp.composition import Composition
-from rfwp.fwp.maps import softmax
+from rfwp.fwp.maps import MAPS, softmax
 from rfwp.fwp.rules import Delta, Sum
 from rfwp.fwp.scan import scan
 from rfwp.fwp.slow import Recurrent, SlowModule
 from rfwp.fwp.types import Program, State
 from rfwp.fwp.zoo import composition as find_composition
 from rfwp.layers.state import Stepwise, check_input, check_state
+from rfwp.ops import programmed
 from rfwp.ops.backend import check_backend
 from rfwp.ops.state import state_dtype
 
@@ -52,6 +53,7 @@ class FWP(Stepwise):
         self.composition = find_composition(composition)
         self.width, self.heads, self.head_size = width, heads, width // heads
         self.scale_output, self.output_dropout, self.backend = scale_output, output_dropout, backend
+        self._phi = next((name for name, phi in MAPS.items() if phi is self.composition.phi), None)
         fast, d = self.composition.fast, self.head_size
         outputs, live = self.composition.outputs(d), self.composition.live_outputs(d)
         self.slow = SlowModule(self.composition.slow, width, heads, outputs, live, d, device=device, dtype=dtype)
@@ -127,6 +129,8 @@ class FWP(Stepwise):
                 feed_back=feed_back,
                 parameters=dict(self.fast.items()),
             )
+        if self._as_programmed(plan, u):
+            return self._run_programmed(plan, u, state, reset)
         if plan == "recurrent_delta":
             return self._run_recurrent_delta(u, state, reset)
         cell = SequenceCell(self.composition, u, state, reset, self.head_size, dict(self.fast.items()), self.backend)
@@ -136,6 +140,30 @@ class FWP(Stepwise):
             return self._run_lstm(cell)
         y = self.composition.fast.step(cell)
         return y, cell.new
+
+    def _as_programmed(self, plan: str, u: Tensor) -> bool:
+        """Whether kernels can take u as it is; a fast net with more than the usual parts is composed from ops."""
+        fast = self.composition.fast
+        if isinstance(fast, fast_nets.LSTM) and fast.shared_query:
+            return False
+        usual = type(fast) is fast_nets.Linear or fast.recurrent
+        return usual and programmed.covers(plan, u, self.head_size, self._phi, self.backend)
+
+    def _run_programmed(self, plan: str, u: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        fast, phi = self.composition.fast, self._phi
+        assert phi is not None
+        if plan == "recurrent_delta":
+            y, W, y_last = programmed.recurrent(u, self.slow.R.to(u.dtype), state["W"], state["y"], reset)
+            return y, {"W": W, "y": y_last}
+        if isinstance(fast, fast_nets.RNN):
+            y, W, R, y_last = programmed.rnn(u, state["W"], state["R"], state["y"], reset, phi=phi, version=fast.version)
+            return y, {"W": W, "R": R, "y": y_last}
+        if isinstance(fast, fast_nets.LSTM):
+            W, R = stacked(state, "W"), stacked(state, "R")
+            y, W, R, y_last, c_last = programmed.lstm(u, W, R, state["y"], state["c"], reset, phi=phi, version=fast.version)
+            return y, unstacked("W", W) | unstacked("R", R) | {"y": y_last, "c": c_last}
+        y, W = programmed.linear(u, state["W"], reset, rule=plan, phi=phi)
+        return y, state | {"W": W}
 
     def _run_recurrent_delta(self, u: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         d = self.head_size
@@ -176,7 +204,7 @@ class FWP(Stepwise):
 
     def _run_lstm(self, cell: "SequenceCell") -> tuple[Tensor, State]:
         """All gates at once: they are heads to `delta`, and an extra dimension to `delta_lstm`."""
-        fast, phi, gates = self.composition.fast, self.composition.phi, fast_nets.LSTM_GATES
+        fast, phi = self.composition.fast, self.composition.phi
         assert isinstance(fast, fast_nets.LSTM)
         q, W, R = cell.gates(fast.shared_query)
         assert W.beta is not None and R.beta is not None
@@ -185,24 +213,32 @@ class FWP(Stepwise):
             phi(W.key).flatten(2, 3),
             W.value.flatten(2, 3),
             W.beta.sigmoid().flatten(2, 3),
-            state=cell.stacked_state("W").flatten(1, 2),
+            state=stacked(cell.old, "W").flatten(1, 2),
             reset=cell.reset,
             backend=self.backend,
         )
-        split = (self.heads, len(gates))
+        split = (self.heads, len(fast_nets.LSTM_GATES))
         y, (R_last, y_last, c_last) = ops.delta_lstm(
             z.unflatten(2, split),
             softmax(R.key),
             R.value,
             R.beta.sigmoid(),
             version=fast.version,
-            state=(cell.stacked_state("R"), cell.old["y"], cell.old["c"]),
+            state=(stacked(cell.old, "R"), cell.old["y"], cell.old["c"]),
             reset=cell.reset,
             backend=self.backend,
         )
-        new = {f"W_{g}": W_g for g, W_g in zip(gates, W_last.unflatten(1, split).unbind(2), strict=True)}
-        new |= {f"R_{g}": R_g for g, R_g in zip(gates, R_last.unbind(2), strict=True)}
+        new = unstacked("W", W_last.unflatten(1, split)) | unstacked("R", R_last)
         return y, new | {"y": y_last, "c": c_last}
+
+
+def stacked(state: State, matrix: str) -> Tensor:
+    """The matrices of all gates of a fast LSTM, (B, H, 3, V, K)"""
+    return torch.stack([state[f"{matrix}_{g}"] for g in fast_nets.LSTM_GATES], dim=2)
+
+
+def unstacked(matrix: str, gates: Tensor) -> State:
+    return {f"{matrix}_{g}": part for g, part in zip(fast_nets.LSTM_GATES, gates.unbind(2), strict=True)}
 
 
 class SequenceCell:
@@ -265,6 +301,3 @@ class SequenceCell:
         else:
             q, k_W, v_W, k_R, v_R = vectors.unflatten(-1, (n, 5, d)).unbind(-2)
         return q, Program(None, k_W, v_W, beta_W), Program(None, k_R, v_R, beta_R)
-
-    def stacked_state(self, matrix: str) -> Tensor:
-        return torch.stack([self.old[f"{matrix}_{g}"] for g in fast_nets.LSTM_GATES], dim=2)  # B H 3 V K

@@ -8,6 +8,7 @@ What is done where:
   cuda_graph  the first steps at a new shape are ordinary steps on a side stream; then one whole step, optimiser
               included, is recorded, and from there on it is replayed: one launch a step, whatever the model.
   lengths     with `pad` the time dimension is filled up to `bucket(T)`, so that few shapes are compiled and recorded.
+  parts       a batch may be cut into parts that go one after another; their losses and gradients add up to one step.
 """
 
 import warnings
@@ -55,6 +56,9 @@ class TrainStep:
     The batch is any number of tensors. `pad` gives one filling value a tensor, for example pad=(0, -1) for tokens and
     targets where -1 is ignored: their second dimension is filled up to `bucket(T)`. A causal model then has the same
     loss. Without `pad` every length is a shape of its own.
+    With parts=n every tensor of the batch is cut into n along its first dimension; a tensor without dimensions goes to each
+    part as it is. loss_fn gives a part's share of the loss, and the shares add up. `reduce` is called between gradients and
+    clipping: there several processes add up theirs.
     The learning rate may change from step to step, also by a scheduler; with cuda_graph the optimiser's other numbers
     are fixed at the first recording, and gradients are not to be read from outside.
     """
@@ -70,6 +74,8 @@ class TrainStep:
         cuda_graph: bool = False,
         clip: float | None = None,
         pad: Sequence[float] | None = None,
+        parts: int = 1,
+        reduce: Callable[[], None] | None = None,
         compiler: str | Callable[..., Any] = "inductor",
     ):
         if precision not in get_args(Precision):
@@ -79,7 +85,12 @@ class TrainStep:
             raise unknown("region to compile", region, get_args(Region))
         if clip is not None and not clip > 0:
             raise InvalidInput(f"TrainStep: clip={clip} would stop all learning; use a positive norm, or None for no clipping")
+        if parts < 1:
+            raise InvalidInput(f"TrainStep: parts={parts}; a batch has at least one part")
+        if reduce is not None and cuda_graph:
+            raise InvalidInput("TrainStep: reduce and cuda_graph exclude each other; use cuda_graph=False")
         self.model, self.optimiser, self.loss_fn = model, optimiser, loss_fn
+        self.parts, self.reduce = parts, reduce
         self.precision, self.region, self.cuda_graph, self.clip, self.pad = precision, region, cuda_graph, clip, pad
         self.device = next(model.parameters()).device
         self._blocks: list[Block] = []
@@ -104,16 +115,32 @@ class TrainStep:
 
     def _step(self, *batch: Tensor) -> Tensor:
         self.optimiser.zero_grad(set_to_none=True)
+        losses = [self._gradients(*part) for part in self._cut(batch)]
+        if self.reduce is not None:
+            self.reduce()
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip, foreach=True)
+        self.optimiser.step()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _gradients(self, *part: Tensor) -> Tensor:
+        """Add the gradients of one part to those that are there."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            loss = self.loss_fn(self.model, *batch)
+            loss = self.loss_fn(self.model, *part)
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             seen = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
             raise InvalidInput(f"TrainStep: loss_fn gave {seen}, expected one number as a tensor; try .mean()")
         loss.backward()
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip, foreach=True)
-        self.optimiser.step()
         return loss.detach()
+
+    def _cut(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        if self.parts == 1:
+            return [batch]
+        for x in batch:
+            if x.dim() and x.shape[0] % self.parts:
+                raise InvalidInput(f"TrainStep: {x.shape[0]} rows cannot be cut into {self.parts} equal parts")
+        cut = (x.chunk(self.parts) if x.dim() else (x,) * self.parts for x in batch)
+        return list(zip(*cut, strict=True))
 
     def _padded(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self.pad is None:

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from rfwp.bench.records import Row, Timing, append, environment, one_line, read, stem
+from rfwp.bench.records import Row, Timing, append, one_line, read
+from rfwp.environment import environment, stem
 from rfwp.errors import InvalidFile
 
 CPU = torch.device("cpu")

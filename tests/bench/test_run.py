@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from rfwp.bench.records import Row, Timing, append, environment
+from rfwp.bench.records import Row, Timing, append
 from rfwp.cli import main
+from rfwp.environment import environment
 from rfwp.report.plots import _lines
 
 

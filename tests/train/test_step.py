@@ -266,3 +266,46 @@ def test_bad_batches_and_losses_are_named():
         TrainStep(model, optimiser, lambda model, tokens, targets: model(tokens)[0])(tokens, targets)
     with pytest.raises(InvalidInput, match="loss_fn gave a tuple, expected one number"):
         TrainStep(model, optimiser, lambda model, tokens, targets: model.loss(tokens, targets))(tokens, targets)
+
+
+# --- Parts of a batch ---
+
+
+def share(model, tokens, targets, total):
+    return model.loss(tokens, targets)[0] * ((targets != -1).sum().double() / total)
+
+
+@pytest.mark.parametrize("region", ["no", "blocks"])
+def test_parts_of_a_batch_add_up_to_the_whole(region):
+    (model, optimiser), (other, plain) = make(), make()
+    step = TrainStep(model, optimiser, share, parts=2, clip=0.5, compile=region, compiler="aot_eager")
+    data = batches()
+    for _, targets in data:
+        # the parts have different numbers of targets
+        targets[0, 2:] = -1
+    losses = torch.stack([step(x, y, (y != -1).sum()) for x, y in data])
+    torch.testing.assert_close(losses, plain_losses(other, plain, data, clip=0.5), **FLOAT64)
+    assert_same_training(model, other)
+
+
+def test_reduce_comes_between_gradients_and_clipping():
+    (model, optimiser), (other, plain) = make(), make()
+
+    def double():
+        for p in model.parameters():
+            p.grad *= 1000
+
+    step = TrainStep(model, optimiser, loss_of, clip=1e-3, reduce=double)
+    torch.stack([step(*batch) for batch in batches()])
+    # gradients a thousand times as long are clipped to the same
+    plain_losses(other, plain, batches(), clip=1e-3)
+    for ours, expected in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
+
+
+def test_rows_that_cannot_be_cut_are_named():
+    model, optimiser = make()
+    with pytest.raises(InvalidInput, match="2 rows cannot be cut into 3 equal parts"):
+        TrainStep(model, optimiser, loss_of, parts=3)(*batches()[0])
+    with pytest.raises(InvalidInput, match="parts=0"):
+        TrainStep(model, optimiser, loss_of, parts=0)

@@ -1,4 +1,4 @@
-"""`delta` in Triton: which of the two forms runs, by shape. Both leave the same checkpoints."""
+"""`delta` in Triton: which of the two forms runs, by shape. All that forward leaves for backward is in its trace."""
 
 from types import ModuleType
 
@@ -6,29 +6,53 @@ import torch
 from torch import Tensor
 
 from rfwp.ops.gpu import delta_chunk, delta_sequential
-from rfwp.ops.gpu.delta_chunk import SEGMENT
 
 FORMS: dict[str, ModuleType] = {"sequential": delta_sequential, "chunk": delta_chunk}
+
+SHORTEST = 8
+"""Steps that are worth a chunk: half of one."""
+LARGEST = 128
+"""Keys of which tiles still fit in registers."""
 
 
 def choose(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype) -> str:
     """`chunk` wherever half a chunk can be filled, and its tiles of keys still fit in registers."""
-    return "sequential" if T < 8 or K > 128 else "chunk"
+    return "sequential" if T < SHORTEST or K > LARGEST else "chunk"
 
 
 def _form(q: Tensor, v: Tensor) -> ModuleType:
-    B, T, H, K = q.shape
-    return FORMS[choose(B, T, H, K, v.shape[-1], q.dtype)]
+    return FORMS[choose(q.shape[0], q.shape[1], q.shape[2], q.shape[-1], v.shape[-1], q.dtype)]
 
 
 def checkpoints(T: int) -> int:
-    return -(-T // SEGMENT)
+    """Copies of the state are part of the trace."""
+    return 0
+
+
+def trace_size(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype) -> int:
+    """How many float32 numbers forward leaves for backward; H counts all heads, those of all gates."""
+    if K > LARGEST:
+        return delta_sequential.trace_size(B, T, H, K, V)
+    inverses, copies = delta_chunk.trace_size(B, T, H, K, V, dtype, delta=True)
+    # 1 from SHORTEST steps on and 0 before, without a question that would split the compiled cases
+    chunks = T // SHORTEST
+    return 2 * chunks // (chunks + 1) * inverses + copies
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor, reset: Tensor | None, keep: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _form(q, v).forward(q, k, v, beta, state, reset, keep)
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    reset: Tensor | None,
+    keep: bool,
+    phi: str = "identity",
+    sigmoid: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """y, the final state, no checkpoints, and the trace."""
+    y, W, trace = _form(q, v).forward(q, k, v, beta, state, reset, keep, phi, sigmoid)
+    return y, W, state.new_empty(len(state), 0, *state.shape[1:]), trace
 
 
 def backward(
@@ -41,5 +65,10 @@ def backward(
     state: Tensor,
     reset: Tensor | None,
     starts: Tensor,
+    trace: Tensor,
+    phi: str = "identity",
+    sigmoid: bool = False,
+    out: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _form(q, v).backward(dy, dstate, q, k, v, beta, reset, starts)
+    """Gradients of q, k, v, beta, into `out` where given, and of the first state."""
+    return _form(q, v).backward(dy, dstate, q, k, v, beta, reset, trace, phi, sigmoid, out)

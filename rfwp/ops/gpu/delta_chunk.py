@@ -5,9 +5,12 @@ Inside a chunk everything is a product of small matrices (the WY form, derived i
     A = causal Q Kᵀ,  L = strictly lower diag(β) K Kᵀ,  U = (I + L)^-1 diag(β) (V - K Wᵀ)      (sum: U = V)
     Y = Q Wᵀ + A U,  W <- W + Uᵀ K
 
-(I + L)^-1 does not depend on W: a launch of its own prepares it for all chunks at once.
-Rows of W are independent given k, so values are split over programs where that fills the chip; what the backward pass
-then has to sum over blocks (dq, dk, dβ) is written apart and added up after, in a fixed order.
+Heads of up to 32 take chunks of 16 steps (delta_small.py), larger ones chunks of 64 and a backward pass in two launches
+(delta_parallel.py). (I + L)^-1 does not depend on W: for large heads a launch of its own prepares it for all chunks at once.
+
+Forward leaves in `trace` the inverses, (B H N C C), and then W at the start of every chunk or every few, (B N H V K).
+q and k are mapped by φ (`phi`) and beta by a sigmoid inside the kernels, where asked for; gradients are then those of the raw
+inputs. q, k, v may be (B, T, H, G, d) and beta (B, T, H, G): then y is (B, T, H·G, V) and W (B, H·G, V, K).
 """
 
 from typing import Any, NamedTuple
@@ -18,12 +21,29 @@ import triton.language as tl
 from torch import Tensor
 
 from rfwp.errors import InvalidInput
+from rfwp.ops.gpu import delta_small
 from rfwp.ops.gpu.delta_parallel import backward_kernels
-from rfwp.ops.gpu.delta_tiles import inverse, load, matrix, mm, prepared, segments, store, written
+from rfwp.ops.gpu.delta_tiles import (
+    head,
+    inverse,
+    load,
+    load_rate,
+    mapped,
+    matrix,
+    mm,
+    only,
+    prepared,
+    segments,
+    store,
+    written,
+)
 from rfwp.ops.gpu.steps import flags
 
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Of q, k, v and beta."""
+
 SEGMENT = 64
-"""Steps between two checkpoints of W; a multiple of every chunk length."""
+"""Steps between two copies of a large W; a multiple of every chunk length."""
 
 MAX_KEY = 512
 """A program holds W for all keys and at least 16 values."""
@@ -31,168 +51,55 @@ MAX_KEY = 512
 
 @triton.jit(do_not_specialize=["T", "N", "H"])
 def _prepare_kernel(
-    k, beta, reset, X, T, N, H, k_b, k_t, k_h, k_d, beta_b, beta_t, beta_h,
-    K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, RESET: tl.constexpr,
-    P: tl.constexpr, PX: tl.constexpr,
+    k, beta, reset, X, T, N, H, k_s, beta_s, K: tl.constexpr, BK: tl.constexpr, G: tl.constexpr, C: tl.constexpr,
+    MAP: tl.constexpr, SIGMOID: tl.constexpr, RESET: tl.constexpr, P: tl.constexpr, PX: tl.constexpr,
 ):  # fmt: skip
     """The part of a chunk that does not depend on the state, all chunks at once."""
     bh, n = tl.program_id(0) // N, tl.program_id(0) % N
     b, h = (bh // H).to(tl.int64), bh % H
-    i = tl.arange(0, C)
+    dk, i = tl.arange(0, BK), tl.arange(0, C)
     t = n * C + i
-    k_n = load(k + b * k_b + h * k_h, t, tl.arange(0, BK), k_t, k_d, T, K)
-    b_n = tl.load(beta + b * beta_b + h * beta_h + t * beta_t, mask=t < T, other=0.0).to(tl.float32)
-    causal, _, _, _ = segments(reset + b * T, t, T, C, RESET)
+    k_n, _ = mapped(load(head(k, k_s, b, h, G), k_s, t, dk, T, K), t, dk, T, K, MAP)
+    b_n = load_rate(head(beta, beta_s, b, h, G), beta_s, t, T, SIGMOID)
+    together, _, _, _ = segments(reset + b * T, t, T, C, RESET)
     X += tl.program_id(0).to(tl.int64) * C * C
-    tl.store(X + i[:, None] * C + i[None, :], inverse(k_n, b_n, causal, C, P, PX).to(X.dtype.element_ty))
+    tl.store(X + i[:, None] * C + i[None, :], inverse(k_n, b_n, together, C, P, PX).to(X.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["T", "N", "H", "nV"])
 def _forward_kernel(
-    q, k, v, beta, X, W, reset, y, W_T, starts, T, N, H, nV,
-    q_b, q_t, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, beta_b, beta_t, beta_h,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    EVERY: tl.constexpr, DELTA: tl.constexpr, READY: tl.constexpr, RESET: tl.constexpr, KEEP: tl.constexpr,
-    P: tl.constexpr, PX: tl.constexpr,
+    q, k, v, beta, X, W, reset, y, W_T, starts, T, N, H, nV, q_s, k_s, v_s, beta_s, y_s,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, G: tl.constexpr, C: tl.constexpr,
+    MAP: tl.constexpr, SIGMOID: tl.constexpr, DELTA: tl.constexpr, RESET: tl.constexpr, KEEP: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
+    """W as S (K, V), so that products with K and Q need no transposition."""
     bh, iv = tl.program_id(0) // nV, tl.program_id(0) % nV
     b, h = (bh // H).to(tl.int64), bh % H
     dk, dv, i = tl.arange(0, BK), iv * BV + tl.arange(0, BV), tl.arange(0, C)
-    q += b * q_b + h * q_h
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    beta += b * beta_b + h * beta_h
+    q, k, v = head(q, q_s, b, h, G), head(k, k_s, b, h, G), head(v, v_s, b, h, G)
+    beta, y = head(beta, beta_s, b, h, G), head(y, y_s, b, h, G)
     X += bh.to(tl.int64) * N * C * C
     reset += b * T
-    y += (b * T * H + h) * V
-    starts += (b * ((N + EVERY - 1) // EVERY) * H + h) * V * K
+    starts += (b * N * H + h) * V * K
     matrices = H.to(tl.int64) * V * K
     at, inside = matrix(W + (b * H + h) * V * K, dk, dv, K, V)
     S = tl.load(at, mask=inside, other=0.0)
     for n in range(N):
         t = n * C + i
-        q_n = load(q, t, dk, q_t, q_d, T, K)
-        k_n = load(k, t, dk, k_t, k_d, T, K)
-        v_n = load(v, t, dv, v_t, v_d, T, V).to(tl.float32)
-        causal, start, end, through = segments(reset, t, T, C, RESET)
-        if KEEP and n % EVERY == 0:
-            at, inside = matrix(starts + (n // EVERY) * matrices, dk, dv, K, V)
+        q_n, _ = mapped(load(q, q_s, t, dk, T, K), t, dk, T, K, MAP)
+        k_n, _ = mapped(load(k, k_s, t, dk, T, K), t, dk, T, K, MAP)
+        U = load(v, v_s, t, dv, T, V).to(tl.float32)
+        together, start, end, through = segments(reset, t, T, C, RESET)
+        if KEEP:
+            at, inside = matrix(starts + n * matrices, dk, dv, K, V)
             tl.store(at, S, mask=inside)
         if DELTA:
-            b_n = tl.load(beta + t * beta_t, mask=t < T, other=0.0).to(tl.float32)
-            X_n = prepared(X, n, C) if READY else inverse(k_n, b_n, causal, C, P, PX)
-            U, _ = written(S, k_n, v_n, b_n, X_n, start, P)
-        else:
-            U = v_n
-        A = tl.where(causal, mm(q_n, tl.trans(k_n), P), 0.0)
-        store(y, start[:, None] * mm(q_n, S, P) + mm(A, U, P), t, dv, H * V, T, V)
-        S = through * S + mm(tl.trans(k_n), end[:, None] * U, P)
+            U, _ = written(S, k_n, U, load_rate(beta, beta_s, t, T, SIGMOID), prepared(X, n, C), start, P)
+        A = tl.where(together & (i[:, None] >= i[None, :]), mm(q_n, tl.trans(k_n), P), 0.0)
+        store(y, y_s, only(start, mm(q_n, S, P)) + mm(A, U, P), t, dv, T, V)
+        S = tl.where(through, S, 0.0) + mm(tl.trans(k_n), only(end, U), P)
     at, inside = matrix(W_T + (b * H + h) * V * K, dk, dv, K, V)
     tl.store(at, S, mask=inside)
-
-
-@triton.jit(do_not_specialize=["T", "N", "H", "nV"])
-def _restart_kernel(
-    k, v, beta, X, reset, starts, chunks, T, N, H, nV,
-    k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, beta_b, beta_t, beta_h,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, EVERY: tl.constexpr,
-    DELTA: tl.constexpr, READY: tl.constexpr, RESET: tl.constexpr, P: tl.constexpr, PX: tl.constexpr,
-):  # fmt: skip
-    """From the state at every segment's start to the state at every chunk's start, all segments at once."""
-    segments_ = (N + EVERY - 1) // EVERY
-    iv, s, bh = tl.program_id(0) % nV, tl.program_id(0) // nV % segments_, tl.program_id(0) // nV // segments_
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, dv, i = tl.arange(0, BK), iv * BV + tl.arange(0, BV), tl.arange(0, C)
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    beta += b * beta_b + h * beta_h
-    X += bh.to(tl.int64) * N * C * C
-    reset += b * T
-    chunks += (b * N * H + h) * V * K
-    matrices = H.to(tl.int64) * V * K
-    at, inside = matrix(starts + ((b * segments_ + s) * H + h) * V * K, dk, dv, K, V)
-    S = tl.load(at, mask=inside, other=0.0)
-    for n in range(s * EVERY, tl.minimum(s * EVERY + EVERY, N)):
-        at, inside = matrix(chunks + n * matrices, dk, dv, K, V)
-        tl.store(at, S, mask=inside)
-        t = n * C + i
-        k_n = load(k, t, dk, k_t, k_d, T, K)
-        U = load(v, t, dv, v_t, v_d, T, V).to(tl.float32)
-        causal, start, end, through = segments(reset, t, T, C, RESET)
-        if DELTA:
-            b_n = tl.load(beta + t * beta_t, mask=t < T, other=0.0).to(tl.float32)
-            X_n = prepared(X, n, C) if READY else inverse(k_n, b_n, causal, C, P, PX)
-            U, _ = written(S, k_n, U, b_n, X_n, start, P)
-        S = through * S + mm(tl.trans(k_n), end[:, None] * U, P)
-
-
-@triton.jit(do_not_specialize=["T", "N", "H", "nV"])
-def _backward_kernel(
-    dy, dW_T, q, k, v, beta, X, reset, starts, dq, dk_, dv_, dbeta, dW, T, N, H, nV, steps,
-    dy_b, dy_t, dy_h, dy_d, q_b, q_t, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, beta_b, beta_t, beta_h,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    DELTA: tl.constexpr, READY: tl.constexpr, RESET: tl.constexpr,
-    P: tl.constexpr, PX: tl.constexpr,
-):  # fmt: skip
-    bh, iv = tl.program_id(0) // nV, tl.program_id(0) % nV
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, dv, i = tl.arange(0, BK), iv * BV + tl.arange(0, BV), tl.arange(0, C)
-    dy += b * dy_b + h * dy_h
-    q += b * q_b + h * q_h
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    beta += b * beta_b + h * beta_h
-    X += bh.to(tl.int64) * N * C * C
-    reset += b * T
-    # dq, dk, dβ: one part for every block of values; `steps` is B T H
-    part = iv.to(tl.int64) * steps + b * T * H + h
-    dq += part * K
-    dk_ += part * K
-    dbeta += part
-    dv_ += (b * T * H + h) * V
-    starts += (b * N * H + h) * V * K
-    matrices = H.to(tl.int64) * V * K
-    at, inside = matrix(dW_T + (b * H + h) * V * K, dk, dv, K, V)
-    dS = tl.load(at, mask=inside, other=0.0)
-    for m in range(N):
-        n = N - 1 - m
-        at, inside = matrix(starts + n * matrices, dk, dv, K, V)
-        S = tl.load(at, mask=inside, other=0.0)
-        t = n * C + i
-        q_n = load(q, t, dk, q_t, q_d, T, K)
-        k_n = load(k, t, dk, k_t, k_d, T, K)
-        v_n = load(v, t, dv, v_t, v_d, T, V).to(tl.float32)
-        dy_n = load(dy, t, dv, dy_t, dy_d, T, V)
-        causal, start, end, through = segments(reset, t, T, C, RESET)
-        A = tl.where(causal, mm(q_n, tl.trans(k_n), P), 0.0)
-        dU = mm(tl.trans(A), dy_n, P) + end[:, None] * mm(k_n, dS, P)
-        if DELTA:
-            b_n = tl.load(beta + t * beta_t, mask=t < T, other=0.0).to(tl.float32)
-            X_n = prepared(X, n, C) if READY else inverse(k_n, b_n, causal, C, P, PX)
-            U, x = written(S, k_n, v_n, b_n, X_n, start, P)
-            dX = mm(tl.trans(X_n), dU, P)
-            dU = b_n[:, None] * dX
-        else:
-            U = v_n
-        store(dv_, dU, t, dv, H * V, T, V)
-        dA = tl.where(causal, mm(dy_n, tl.trans(U), P), 0.0)
-        store(dq, start[:, None] * mm(dy_n, tl.trans(S), P) + mm(dA, k_n, P), t, dk, H * K, T, K)
-        dk_n = mm(tl.trans(dA), q_n, P) + end[:, None] * mm(U, tl.trans(dS), P)
-        added = mm(tl.trans(q_n), start[:, None] * dy_n, P)
-        if DELTA:
-            dL = tl.where(causal & (i[:, None] > i[None, :]), -mm(dX, tl.trans(U), P), 0.0)
-            bdL = b_n[:, None] * dL
-            dk_n += mm(bdL + tl.trans(bdL), k_n, P) - start[:, None] * mm(dU, tl.trans(S), P)
-            tl.store(
-                dbeta + t * H,
-                (tl.sum(dX * x, 1) + tl.sum(dL * mm(k_n, tl.trans(k_n), P), 1)).to(dbeta.dtype.element_ty),
-                mask=t < T,
-            )
-            added -= mm(tl.trans(k_n), start[:, None] * dU, P)
-        store(dk_, dk_n, t, dk, H * K, T, K)
-        dS = through * dS + added
-    at, inside = matrix(dW + (b * H + h) * V * K, dk, dv, K, V)
-    tl.store(at, dS, mask=inside)
 
 
 class Plan(NamedTuple):
@@ -213,84 +120,134 @@ class Plan(NamedTuple):
     """Whether (I + L)^-1 is prepared by a launch of its own."""
     parallel: bool = False
     """Whether only dW walks over chunks in the backward pass, and the other gradients are taken for all chunks at once."""
+    every: int = 1
+    """Chunks between two copies of W that forward keeps."""
 
 
-def plan(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, backward: bool = False) -> Plan:
-    """TF32 products for half precision, and for float32 where torch allows it; otherwise three TF32 products, nearly float32.
+def plan(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, strict: bool | None = None) -> Plan:
+    """Products of bf16 for bf16 inputs with large heads; TF32 for other half precision, and for float32 where torch allows it;
+    otherwise three TF32 products, nearly float32.
 
-    Products of bf16 (precision "bf16") are twice as fast on paper, and not chosen: with tiles narrower than 64 the ptxas 12.8
-    of Triton 3.6 compiles them to code that reads shared memory from anywhere (docs/log.md).
+    Tiles of bf16 products are never narrower than 64: from narrower ones the ptxas 12.8 of Triton 3.6 makes code that reads
+    shared memory from anywhere (docs/log.md).
     """
     if K > MAX_KEY:
         raise InvalidInput(f"the gpu backend takes keys of up to {MAX_KEY}, K={K} is too large; use backend='plain'")
     BK = max(16, triton.next_power_of_2(K))
     BV = min(max(16, triton.next_power_of_2(V)), max(16, 4096 // BK))
     largest = max(BK, triton.next_power_of_2(V))
-    strict = dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    precision = "tf32x3" if strict else "tf32"
+    if strict is None:
+        strict = torch.get_float32_matmul_precision() == "highest"
+    precision = "tf32x3" if strict and dtype == torch.float32 else "tf32"
+    if dtype == torch.bfloat16 and BK in (64, 128) and V > 32:
+        return Plan(64, BK, 64, BK // 16, 1, "bf16", parallel=True)
     if largest <= 32 or BK > 128 or precision == "tf32x3":
         BV = min(BV, 16 if precision == "tf32x3" else 32)
-        return Plan(16, BK, BV, 1 if BK <= 64 else 4 if BK == 128 else 8, 2, precision, parallel=V > BV)
+        split, warps = V > BV, 1 if BK <= 64 else 4 if BK == 128 else 8
+        return Plan(16, BK, BV, warps, 2, precision, ready=split, parallel=split, every=1 if largest <= 32 else SEGMENT // 16)
     return Plan(64, BK, min(BV, 32), 4, 1, precision, parallel=True)
 
 
-def _meta(p: Plan, K: int, V: int, delta: bool, reset: Tensor | None) -> dict[str, Any]:
+def _sizes(p: Plan, B: int, T: int, H: int, K: int, V: int, delta: bool) -> tuple[int, int]:
+    """How many float32 numbers of a trace are inverses, and how many copies of W."""
+    N = -(-T // p.C)
+    inverses = B * H * N * (p.C * p.C // (2 if p.precision == "bf16" else 1)) if delta else 0
+    return inverses, B * -(-N // p.every) * H * V * K
+
+
+def trace_size(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, delta: bool) -> tuple[int, int]:
+    """Of the inverses and of the copies of W; H counts all heads, those of all gates."""
+    return _sizes(plan(B, T, H, int(K), int(V), dtype), B, T, H, K, V, delta)
+
+
+def _split(trace: Tensor, p: Plan, inverses: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The inverses and the copies of W in a trace."""
+    X, starts = trace[:inverses], trace[inverses:]
+    return (X.view(torch.bfloat16) if p.precision == "bf16" else X), starts.view(shape)
+
+
+def _meta(p: Plan, K: int, V: int, G: int, delta: bool, reset: Tensor | None, phi: str, sigmoid: bool) -> dict[str, Any]:
     return {
-        "K": K, "V": V, "BK": p.BK, "BV": p.BV, "C": p.C, "EVERY": SEGMENT // p.C, "DELTA": delta, "READY": p.ready,
-        "RESET": reset is not None, "P": p.precision, "PX": _exact(p), "num_warps": p.warps, "num_stages": p.stages,
+        "K": K, "V": V, "BK": p.BK, "BV": p.BV, "G": G, "MAP": phi, "SIGMOID": sigmoid, "DELTA": delta,
+        "RESET": reset is not None, "P": p.precision, "num_warps": p.warps, "num_stages": p.stages,
     }  # fmt: skip
 
 
-def _exact(p: Plan) -> str:
-    """The inverse is small and everything rests on it: float32 for float32 inputs, TF32 for half precision."""
-    return "tf32" if p.precision == "bf16" else "tf32x3"
-
-
-def _prepare(k: Tensor, beta: Tensor | None, reset: Tensor | None, p: Plan) -> Tensor:
-    """(I + L)^-1 of every chunk, (B H N C C); nothing where it is not asked for."""
-    if beta is None or not p.ready:
-        return k
-    B, T, H, K = k.shape
+def _prepare(k: Tensor, beta: Tensor, reset: Tensor, X: Tensor, meta: dict[str, Any], p: Plan) -> None:
+    """(I + L)^-1 of every chunk. It is small and everything rests on it: in float32, but for bf16 products."""
+    B, T, H, G, _ = k.shape
     N = -(-T // p.C)
-    X = k.new_empty(B * H * N, p.C, p.C, dtype=torch.bfloat16 if p.precision == "bf16" else torch.float32)
-    _prepare_kernel[(B * H * N,)](
-        k, beta, flags(reset, k), X, T, N, H, *k.stride(), *beta.stride(),
-        K=K, BK=p.BK, C=p.C, RESET=reset is not None, P=p.precision, PX=_exact(p), num_warps=1 if p.C == 16 else 4,
+    shared = {name: meta[name] for name in ("K", "BK", "G", "MAP", "SIGMOID", "RESET", "P")}
+    _prepare_kernel[(B * H * G * N,)](
+        k, beta, reset, X, T, N, H * G, k.stride(), beta.stride(), C=p.C,
+        PX="tf32" if p.precision == "bf16" else "tf32x3", num_warps=1 if p.C == 16 else 4, **shared,
     )  # fmt: skip
-    return X
 
 
-def _restart(k: Tensor, v: Tensor, beta: Tensor, X: Tensor, reset: Tensor, starts: Tensor, meta: dict[str, Any]) -> Tensor:
-    """W at the start of every chunk, (B N H V K): made from the checkpoints where a segment has several chunks."""
-    if meta["EVERY"] == 1:
+def _gates(x: Tensor) -> Tensor:
+    """Heads in two levels: (B T H d) as (B T H 1 d), and a rate (B T H) as (B T H 1)."""
+    return x.unsqueeze(3)
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    W: Tensor,
+    reset: Tensor | None,
+    keep: bool,
+    phi: str = "identity",
+    sigmoid: bool = False,
+    p: Plan | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, the final W, and the trace. Without beta the rule is the sum."""
+    if q.dim() == 4:
+        q, k, v, beta = _gates(q), _gates(k), _gates(v), None if beta is None else _gates(beta)
+    B, T, H, G, K, V = *q.shape, v.shape[-1]
+    p = p or plan(B, T, H * G, K, V, q.dtype)
+    N, nV, delta = -(-T // p.C), -(-V // p.BV), beta is not None
+    W = W.contiguous()
+    y, W_T = v.new_empty(B, T, H * G, V), torch.empty_like(W)
+    inverses, copies = _sizes(p, B, T, H * G, K, V, delta)
+    trace = W.new_empty(inverses + copies if keep else 0)
+    shape = (B, -(-N // p.every) if keep else 0, H * G, V, K)
+    # without a trace the inverses of a launch of their own still need a place
+    X, starts = _split(trace if keep else W.new_empty(inverses if p.ready else 0), p, inverses if keep or p.ready else 0, shape)
+    rate, flag, meta = k[..., 0] if beta is None else beta, flags(reset, q), _meta(p, K, V, G, delta, reset, phi, sigmoid)
+    strides = *(x.stride() for x in (q, k, v, rate)), y.unflatten(2, (H, G)).stride()
+    tensors = q, k, v, rate, X, W, flag, y, W_T, starts, T, N, H * G, nV, *strides
+    with torch.cuda.device_of(q):
+        if delta and p.ready:
+            _prepare(k, rate, flag, X, meta, p)
+        if p.C == 16:
+            delta_small.forward_kernel[(B * H * G * nV,)](*tensors, EVERY=p.every, READY=p.ready, KEEP=keep, **meta)
+        else:
+            assert p.ready and p.every == 1
+            _forward_kernel[(B * H * G * nV,)](*tensors, C=p.C, KEEP=keep, **meta)
+    return y, W_T, trace
+
+
+def _restarted(
+    k: Tensor, v: Tensor, rate: Tensor, X: Tensor, flag: Tensor, starts: Tensor, meta: dict[str, Any], p: Plan
+) -> Tensor:
+    """W at the start of every chunk, (B N H V K): made from the copies where those are fewer."""
+    if p.every == 1:
         return starts
-    (B, T, H, K), V = k.shape, v.shape[-1]
-    N, nV = -(-T // meta["C"]), -(-V // meta["BV"])
+    assert p.C == 16
+    B, stretches, H, V, K = starts.shape
+    T, N, nV = k.shape[1], -(-k.shape[1] // p.C), -(-V // p.BV)
     chunks = starts.new_empty(B, N, H, V, K)
-    _restart_kernel[(B * H * nV * -(-N // meta["EVERY"]),)](
-        k, v, beta, X, reset, starts, chunks, T, N, H, nV, *k.stride(), *v.stride(), *beta.stride(), **meta
+    delta_small.restart_kernel[(B * H * nV * stretches,)](
+        k, v, rate, X, flag, starts, chunks, T, N, H, nV, k.stride(), v.stride(), rate.stride(), EVERY=p.every, **meta
     )
     return chunks
 
 
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor | None, keep: bool, p: Plan | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the final W, and W at the start of every segment. Without beta the rule is the sum."""
-    B, T, H, K, V = *q.shape, v.shape[-1]
-    p = p or plan(B, T, H, K, V, q.dtype)
-    nV, N = -(-V // p.BV), -(-T // p.C)
-    W = W.contiguous()
-    y, W_T = v.new_empty(B, T, H, V), torch.empty_like(W)
-    starts = W.new_empty(B, -(-T // SEGMENT) if keep else 0, H, V, K)
-    rate = k[..., 0] if beta is None else beta
-    with torch.cuda.device_of(q):
-        X = _prepare(k, beta, reset, p)
-        _forward_kernel[(B * H * nV,)](
-            q, k, v, rate, X, W, flags(reset, q), y, W_T, starts, T, N, H, nV,
-            *q.stride(), *k.stride(), *v.stride(), *rate.stride(), KEEP=keep, **_meta(p, K, V, beta is not None, reset),
-        )  # fmt: skip
-    return y, W_T, starts
+def _plan_of(trace: Tensor, B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, delta: bool) -> Plan:
+    """The plan that forward had: torch's precision of matrix products may have been changed in between."""
+    plans = [plan(B, T, H, K, V, dtype), plan(B, T, H, K, V, dtype, False), plan(B, T, H, K, V, dtype, True)]
+    return next(p for p in plans if sum(_sizes(p, B, T, H, K, V, delta)) == trace.numel())
 
 
 def backward(
@@ -301,33 +258,33 @@ def backward(
     v: Tensor,
     beta: Tensor | None,
     reset: Tensor | None,
-    starts: Tensor,
+    trace: Tensor,
+    phi: str = "identity",
+    sigmoid: bool = False,
+    out: Gradients | None = None,
     p: Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, beta (empty without beta) and the first W."""
-    B, T, H, K, V = *q.shape, v.shape[-1]
-    p = p or plan(B, T, H, K, V, q.dtype, backward=True)
-    nV, N = -(-V // p.BV), -(-T // p.C)
-    blocks = 1 if p.parallel else nV
-    parts = q.dtype if blocks == 1 else torch.float32
-    dq, dk = (q.new_empty(blocks, B, T, H, K, dtype=parts) for _ in range(2))
-    dbeta = q.new_empty(blocks, *((B, T, H) if beta is not None else (0,)), dtype=parts)
-    dv = v.new_empty(B, T, H, V)
+    """Gradients of q, k, v, beta (empty without beta) and the first W; the first four into `out`, where given."""
+    rate = k[..., 0] if beta is None else beta
+    empty = rate.new_empty((0,) if beta is None else rate.shape)
+    gradients = out or (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), empty)
+    views = q, k, v, rate, *gradients[:3], rate if beta is None else gradients[3]
+    q, k, v, rate, dq, dk, dv, dbeta = (_gates(x) for x in views) if q.dim() == 4 else views
+    B, T, H, G, K, V, delta = *q.shape, v.shape[-1], beta is not None
+    p = p or _plan_of(trace, B, T, H * G, K, V, q.dtype, delta)
+    N, dy = -(-T // p.C), dy.unflatten(2, (H, G))
+    X, starts = _split(trace, p, _sizes(p, B, T, H * G, K, V, delta)[0], (B, -(-N // p.every), H * G, V, K))
     dW_T, dW = dW_T.contiguous(), torch.empty_like(dW_T, memory_format=torch.contiguous_format)
-    rate, meta = k[..., 0] if beta is None else beta, _meta(p, K, V, beta is not None, reset)
+    flag, meta = flags(reset, q), _meta(p, K, V, G, delta, reset, phi, sigmoid)
     with torch.cuda.device_of(q):
-        X = _prepare(k, beta, reset, p)
-        starts = _restart(k, v, rate, X, flags(reset, q), starts, meta)
-        meta.pop("EVERY")
+        starts = _restarted(k, v, rate, X, flag, starts, meta, p)
         if p.parallel:
-            backward_kernels(dy, dW_T, q, k, v, rate, X, flags(reset, q), starts, dq, dk, dv, dbeta, dW, meta)
+            backward_kernels(dy, dW_T, q, k, v, rate, X, flag, starts, dq, dk, dv, dbeta, dW, {**meta, "C": p.C})
         else:
-            _backward_kernel[(B * H * nV,)](
-                dy, dW_T, q, k, v, rate, X, flags(reset, q), starts, dq, dk, dv, dbeta, dW, T, N, H, nV, B * T * H,
-                *dy.stride(), *q.stride(), *k.stride(), *v.stride(), *rate.stride(), **meta,
+            # what a program stores must be complete: all values of a head in one
+            assert p.C == 16 and p.BV >= V
+            delta_small.backward_kernel[(B * H * G,)](
+                dy, dW_T, q, k, v, rate, X, flag, starts, dq, dk, dv, dbeta, dW, T, N, H * G,
+                *(x.stride() for x in (dy, q, k, v, rate, dq, dk, dv, dbeta)), **meta,
             )  # fmt: skip
-    return added(dq, q.dtype), added(dk, q.dtype), dv, added(dbeta, q.dtype), dW
-
-
-def added(parts: Tensor, dtype: torch.dtype) -> Tensor:
-    return parts[0] if len(parts) == 1 else parts.sum(0).to(dtype)
+    return gradients[0], gradients[1], gradients[2], gradients[3], dW

@@ -14,26 +14,37 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rfwp.ops.gpu.delta_tiles import load, matrix, mm, prepared, segments, store, written
+from rfwp.ops.gpu.delta_tiles import (
+    head,
+    load,
+    load_rate,
+    mapped,
+    matrix,
+    mm,
+    only,
+    prepared,
+    raw_gradient,
+    segments,
+    store,
+    store_rate,
+    written,
+)
 
 
 @triton.jit(do_not_specialize=["T", "N", "H", "nV"])
 def _walk_kernel(
-    dy, dW_T, q, k, beta, X, reset, ends, dX, dW, T, N, H, nV,
-    dy_b, dy_t, dy_h, dy_d, q_b, q_t, q_h, q_d, k_b, k_t, k_h, k_d, beta_b, beta_t, beta_h,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    DELTA: tl.constexpr, RESET: tl.constexpr, P: tl.constexpr,
+    dy, dW_T, q, k, beta, X, reset, ends, dX, dW, T, N, H, nV, dy_s, q_s, k_s, beta_s, dX_s,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, G: tl.constexpr, C: tl.constexpr,
+    MAP: tl.constexpr, SIGMOID: tl.constexpr, DELTA: tl.constexpr, RESET: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     bh, iv = tl.program_id(0) // nV, tl.program_id(0) % nV
     b, h = (bh // H).to(tl.int64), bh % H
     dk, dv, i = tl.arange(0, BK), iv * BV + tl.arange(0, BV), tl.arange(0, C)
-    dy += b * dy_b + h * dy_h
-    q += b * q_b + h * q_h
-    k += b * k_b + h * k_h
-    beta += b * beta_b + h * beta_h
+    causal = i[:, None] >= i[None, :]
+    dy, q, k = head(dy, dy_s, b, h, G), head(q, q_s, b, h, G), head(k, k_s, b, h, G)
+    beta, dX = head(beta, beta_s, b, h, G), head(dX, dX_s, b, h, G)
     X += bh.to(tl.int64) * N * C * C
     reset += b * T
-    dX += (b * T * H + h) * V
     ends += (b * N * H + h) * V * K
     matrices = H.to(tl.int64) * V * K
     at, inside = matrix(dW_T + (b * H + h) * V * K, dk, dv, K, V)
@@ -43,20 +54,20 @@ def _walk_kernel(
         end_n, inside = matrix(ends + n * matrices, dk, dv, K, V)
         tl.store(end_n, dS.to(ends.dtype.element_ty), mask=inside)
         t = n * C + i
-        q_n = load(q, t, dk, q_t, q_d, T, K)
-        k_n = load(k, t, dk, k_t, k_d, T, K)
-        dy_n = load(dy, t, dv, dy_t, dy_d, T, V)
-        causal, start, end, through = segments(reset, t, T, C, RESET)
-        A = tl.where(causal, mm(q_n, tl.trans(k_n), P), 0.0)
-        dU = mm(tl.trans(A), dy_n, P) + end[:, None] * mm(k_n, dS, P)
-        added = mm(tl.trans(q_n), start[:, None] * dy_n, P)
+        q_n, _ = mapped(load(q, q_s, t, dk, T, K), t, dk, T, K, MAP)
+        k_n, _ = mapped(load(k, k_s, t, dk, T, K), t, dk, T, K, MAP)
+        dy_n = load(dy, dy_s, t, dv, T, V)
+        together, start, end, through = segments(reset, t, T, C, RESET)
+        A = tl.where(together & causal, mm(q_n, tl.trans(k_n), P), 0.0)
+        dU = mm(tl.trans(A), dy_n, P) + only(end, mm(k_n, dS, P))
+        added = mm(tl.trans(q_n), only(start, dy_n), P)
         if DELTA:
-            b_n = tl.load(beta + t * beta_t, mask=t < T, other=0.0).to(tl.float32)
+            b_n = load_rate(beta, beta_s, t, T, SIGMOID)
             X_n = prepared(X, n, C)
             dU = mm(tl.trans(X_n), dU, P)
-            added -= mm(tl.trans(k_n), (start * b_n)[:, None] * dU, P)
-        store(dX, dU, t, dv, H * V, T, V)
-        dS = through * dS + added
+            added -= mm(tl.trans(k_n), only(start, b_n[:, None] * dU), P)
+        store(dX, dX_s, dU, t, dv, T, V)
+        dS = tl.where(through, dS, 0.0) + added
     at, inside = matrix(dW + (b * H + h) * V * K, dk, dv, K, V)
     tl.store(at, dS, mask=inside)
 
@@ -64,25 +75,24 @@ def _walk_kernel(
 @triton.jit(do_not_specialize=["T", "N", "H"])
 def _chunks_kernel(
     dy, q, k, v, beta, X, reset, starts, ends, dX, dq, dk_, dv_, dbeta, T, N, H,
-    dy_b, dy_t, dy_h, dy_d, q_b, q_t, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, beta_b, beta_t, beta_h,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    DELTA: tl.constexpr, RESET: tl.constexpr, P: tl.constexpr,
+    dy_s, q_s, k_s, v_s, beta_s, dX_s, dq_s, dk_s, dv_s, dbeta_s,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, G: tl.constexpr, C: tl.constexpr,
+    MAP: tl.constexpr, SIGMOID: tl.constexpr, DELTA: tl.constexpr, RESET: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     bh, n = tl.program_id(0) // N, tl.program_id(0) % N
     b, h = (bh // H).to(tl.int64), bh % H
     dk, i = tl.arange(0, BK), tl.arange(0, C)
     t = n * C + i
-    q_n = load(q + b * q_b + h * q_h, t, dk, q_t, q_d, T, K)
-    k_n = load(k + b * k_b + h * k_h, t, dk, k_t, k_d, T, K)
-    causal, start, end, _ = segments(reset + b * T, t, T, C, RESET)
+    q_n, q_scale = mapped(load(head(q, q_s, b, h, G), q_s, t, dk, T, K), t, dk, T, K, MAP)
+    k_n, k_scale = mapped(load(head(k, k_s, b, h, G), k_s, t, dk, T, K), t, dk, T, K, MAP)
+    together, start, end, _ = segments(reset + b * T, t, T, C, RESET)
     if DELTA:
-        b_n = tl.load(beta + b * beta_b + h * beta_h + t * beta_t, mask=t < T, other=0.0).to(tl.float32)
+        b_n = load_rate(head(beta, beta_s, b, h, G), beta_s, t, T, SIGMOID)
         X_n = prepared(X, tl.program_id(0).to(tl.int64), C)
         dL = tl.zeros((C, C), tl.float32)
         db_n = tl.zeros((C,), tl.float32)
-    v += b * v_b + h * v_h
-    dy += b * dy_b + h * dy_h
-    first = (b * T * H + h) * V
+    v, dy = head(v, v_s, b, h, G), head(dy, dy_s, b, h, G)
+    dX, dv_ = head(dX, dX_s, b, h, G), head(dv_, dv_s, b, h, G)
     here = ((b * N + n) * H + h) * V * K
     dA = tl.zeros((C, C), tl.float32)
     dq_n = tl.zeros((C, BK), tl.float32)
@@ -93,31 +103,31 @@ def _chunks_kernel(
         S = tl.load(at, mask=inside, other=0.0)
         at, inside = matrix(ends + here, dk, dv, K, V)
         dS = tl.load(at, mask=inside, other=0.0)
-        v_n = load(v, t, dv, v_t, v_d, T, V).to(tl.float32)
-        dy_n = load(dy, t, dv, dy_t, dy_d, T, V)
+        v_n = load(v, v_s, t, dv, T, V).to(tl.float32)
+        dy_n = load(dy, dy_s, t, dv, T, V)
         U = v_n
         if DELTA:
-            dX_n = load(dX + first, t, dv, H * V, 1, T, V).to(tl.float32)
+            dX_n = load(dX, dX_s, t, dv, T, V).to(tl.float32)
             U, x = written(S, k_n, v_n, b_n, X_n, start, P)
             dL -= mm(dX_n, tl.trans(U), P)
             db_n += tl.sum(dX_n * x, 1)
             dv_n = b_n[:, None] * dX_n
-            dk_n -= start[:, None] * mm(dv_n, tl.trans(S), P)
-            store(dv_ + first, dv_n, t, dv, H * V, T, V)
+            dk_n -= only(start, mm(dv_n, tl.trans(S), P))
+            store(dv_, dv_s, dv_n, t, dv, T, V)
         dA += mm(dy_n, tl.trans(U), P)
-        dq_n += mm(dy_n, tl.trans(S), P)
-        dk_n += end[:, None] * mm(U, tl.trans(dS), P)
-    dA = tl.where(causal, dA, 0.0)
-    dq_n = start[:, None] * dq_n + mm(dA, k_n, P)
+        dq_n += only(start, mm(dy_n, tl.trans(S), P))
+        dk_n += only(end, mm(U, tl.trans(dS), P))
+    dA = tl.where(together & (i[:, None] >= i[None, :]), dA, 0.0)
+    dq_n += mm(dA, k_n, P)
     dk_n += mm(tl.trans(dA), q_n, P)
     if DELTA:
-        dL = tl.where(causal & (i[:, None] > i[None, :]), dL, 0.0)
+        dL = tl.where(together & (i[:, None] > i[None, :]), dL, 0.0)
         db_n += tl.sum(dL * mm(k_n, tl.trans(k_n), P), 1)
         dL = b_n[:, None] * dL
         dk_n += mm(dL + tl.trans(dL), k_n, P)
-        tl.store(dbeta + b * T * H + h + t * H, db_n.to(dbeta.dtype.element_ty), mask=t < T)
-    store(dq + (b * T * H + h) * K, dq_n, t, dk, H * K, T, K)
-    store(dk_ + (b * T * H + h) * K, dk_n, t, dk, H * K, T, K)
+        store_rate(head(dbeta, dbeta_s, b, h, G), dbeta_s, db_n, b_n, t, T, SIGMOID)
+    store(head(dq, dq_s, b, h, G), dq_s, raw_gradient(dq_n, q_n, q_scale, MAP), t, dk, T, K)
+    store(head(dk_, dk_s, b, h, G), dk_s, raw_gradient(dk_n, k_n, k_scale, MAP), t, dk, T, K)
 
 
 def backward_kernels(
@@ -138,20 +148,16 @@ def backward_kernels(
     meta: dict[str, Any],
 ) -> None:
     """Fills dq, dk, dv, dbeta and dW; `starts` is W at the start of every chunk."""
-    B, T, H, _ = q.shape
-    meta = dict(meta)
-    assert meta.pop("READY") or not meta["DELTA"]
-    meta.pop("PX")
-    N, nV = -(-T // meta["C"]), -(-meta["V"] // meta["BV"])
-    low = meta["P"] == "bf16"
+    B, N, H, _, _ = starts.shape
+    T, nV = q.shape[1], -(-meta["V"] // meta["BV"])
     # what the products round to bf16 anyway is kept so; the sum rule has no X, its dX is dV
-    ends = torch.empty_like(starts, dtype=torch.bfloat16 if low else torch.float32)
-    dX = torch.empty_like(dv) if meta["DELTA"] else dv
+    ends = torch.empty_like(starts, dtype=torch.bfloat16 if meta["P"] == "bf16" else torch.float32)
+    dX = v.new_empty(v.shape) if meta["DELTA"] else dv
     _walk_kernel[(B * H * nV,)](
         dy, dW_T, q, k, beta, X, reset, ends, dX, dW, T, N, H, nV,
-        *dy.stride(), *q.stride(), *k.stride(), *beta.stride(), **meta,
+        dy.stride(), q.stride(), k.stride(), beta.stride(), dX.stride(), **meta,
     )  # fmt: skip
     _chunks_kernel[(B * H * N,)](
         dy, q, k, v, beta, X, reset, starts, ends, dX, dq, dk, dv, dbeta, T, N, H,
-        *dy.stride(), *q.stride(), *k.stride(), *v.stride(), *beta.stride(), **meta,
+        *(x.stride() for x in (dy, q, k, v, beta, dX, dq, dk, dv, dbeta)), **meta,
     )  # fmt: skip

@@ -11,31 +11,45 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rfwp.ops.gpu.delta_chunk import SEGMENT, added
-from rfwp.ops.gpu.delta_tiles import matrix
+from rfwp.fwp.maps import MAPS
+from rfwp.ops.gpu.delta_chunk import SEGMENT, Gradients
+from rfwp.ops.gpu.delta_tiles import head, mapped, matrix, rate
 from rfwp.ops.gpu.steps import flags
 
 
 @triton.jit
-def _step(p, t, d, stride_t, stride_d, T, D: tl.constexpr):
+def _step(p, strides, t, d, T, D: tl.constexpr):
     """Features d of step t in float32; zeros beyond T and D."""
-    return tl.load(p + t * stride_t + d * stride_d, mask=(d < D) & (t < T), other=0.0).to(tl.float32)
+    return tl.load(p + t * strides[1] + d * strides[4], mask=(d < D) & (t < T), other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _mapped_step(x, d, D: tl.constexpr, MAP: tl.constexpr):
+    """φ of one step"""
+    if MAP != "identity":
+        one = tl.zeros([1], tl.int32)
+        x = tl.sum(mapped(x[None, :], one, d, 1, D, MAP)[0], 0)
+    return x
+
+
+@triton.jit
+def _rate(p, strides, t, T, SIGMOID: tl.constexpr):
+    """The learning rate of step t; zero beyond T."""
+    b = tl.load(p + t * strides[1], mask=t < T, other=0.0).to(tl.float32)
+    return rate(b, SIGMOID)
 
 
 @triton.jit(do_not_specialize=["T", "H", "nV"])
 def _forward_kernel(
-    q, k, v, beta, W, reset, y, W_T, starts, T, H, nV,
-    q_b, q_t, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, beta_b, beta_t, beta_h,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, SEGMENT: tl.constexpr, RESET: tl.constexpr,
-    KEEP: tl.constexpr,
+    q, k, v, beta, W, reset, y, W_T, starts, T, H, nV, q_s, k_s, v_s, beta_s,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, G: tl.constexpr, SEGMENT: tl.constexpr,
+    MAP: tl.constexpr, SIGMOID: tl.constexpr, RESET: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     bh, iv = tl.program_id(0) // nV, tl.program_id(0) % nV
     b, h = (bh // H).to(tl.int64), bh % H
     dk, dv = tl.arange(0, BK), iv * BV + tl.arange(0, BV)
-    q += b * q_b + h * q_h
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    beta += b * beta_b + h * beta_h
+    q, k, v = head(q, q_s, b, h, G), head(k, k_s, b, h, G), head(v, v_s, b, h, G)
+    beta = head(beta, beta_s, b, h, G)
     reset += b * T
     y += (b * T * H + h) * V + dv
     starts += (b * ((T + SEGMENT - 1) // SEGMENT) * H + h) * V * K
@@ -43,13 +57,13 @@ def _forward_kernel(
     at, inside = matrix(W + (b * H + h) * V * K, dk, dv, K, V)
     S = tl.load(at, mask=inside, other=0.0)
     # the next step's loads are under way while this one is computed
-    q_next, k_next = _step(q, 0, dk, q_t, q_d, T, K), _step(k, 0, dk, k_t, k_d, T, K)
-    v_next, b_next = _step(v, 0, dv, v_t, v_d, T, V), tl.load(beta).to(tl.float32)
+    q_next, k_next = _step(q, q_s, 0, dk, T, K), _step(k, k_s, 0, dk, T, K)
+    v_next, b_next = _step(v, v_s, 0, dv, T, V), _rate(beta, beta_s, 0, T, SIGMOID)
     for t in range(T):
-        q_n, k_n, v_n, b_n = q_next, k_next, v_next, b_next
-        q_next, k_next = _step(q, t + 1, dk, q_t, q_d, T, K), _step(k, t + 1, dk, k_t, k_d, T, K)
-        v_next = _step(v, t + 1, dv, v_t, v_d, T, V)
-        b_next = tl.load(beta + (t + 1) * beta_t, mask=t + 1 < T, other=0.0).to(tl.float32)
+        q_n, k_n, v_n, b_n = _mapped_step(q_next, dk, K, MAP), _mapped_step(k_next, dk, K, MAP), v_next, b_next
+        q_next, k_next = _step(q, q_s, t + 1, dk, T, K), _step(k, k_s, t + 1, dk, T, K)
+        v_next = _step(v, v_s, t + 1, dv, T, V)
+        b_next = _rate(beta, beta_s, t + 1, T, SIGMOID)
         if KEEP and t % SEGMENT == 0:
             at, inside = matrix(starts + (t // SEGMENT) * matrices, dk, dv, K, V)
             tl.store(at, S, mask=inside)
@@ -65,18 +79,15 @@ def _forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "H", "nV"])
 def _backward_kernel(
-    dy, dW_T, q, k, v, beta, reset, starts, r, dq, dk_, dv_, dbeta, dW, T, H, nV, steps,
-    dy_b, dy_t, dy_h, dy_d, q_b, q_t, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, beta_b, beta_t, beta_h,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, SEGMENT: tl.constexpr, RESET: tl.constexpr,
+    dy, dW_T, q, k, v, beta, reset, starts, r, dq, dk_, dv_, dbeta, dW, T, H, nV, steps, dy_s, q_s, k_s, v_s, beta_s,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, G: tl.constexpr, SEGMENT: tl.constexpr,
+    MAP: tl.constexpr, SIGMOID: tl.constexpr, RESET: tl.constexpr,
 ):  # fmt: skip
     bh, iv = tl.program_id(0) // nV, tl.program_id(0) % nV
     b, h = (bh // H).to(tl.int64), bh % H
     dk, dv = tl.arange(0, BK), iv * BV + tl.arange(0, BV)
-    dy += b * dy_b + h * dy_h
-    q += b * q_b + h * q_h
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    beta += b * beta_b + h * beta_h
+    dy, q, k, v = head(dy, dy_s, b, h, G), head(q, q_s, b, h, G), head(k, k_s, b, h, G), head(v, v_s, b, h, G)
+    beta = head(beta, beta_s, b, h, G)
     reset += b * T
     # dq, dk, dβ: one part for every block of values; `steps` is B T H
     part = iv.to(tl.int64) * steps + b * T * H + h
@@ -96,18 +107,18 @@ def _backward_kernel(
         at, inside = matrix(starts + (segments - 1 - m) * matrices, dk, dv, K, V)
         S = tl.load(at, mask=inside, other=0.0)
         for t in range(first, after):
-            k_n, v_n = _step(k, t, dk, k_t, k_d, T, K), _step(v, t, dv, v_t, v_d, T, V)
+            k_n, v_n = _mapped_step(_step(k, k_s, t, dk, T, K), dk, K, MAP), _step(v, v_s, t, dv, T, V)
             if RESET:
                 S = tl.where(tl.load(reset + t) != 0, 0.0, S)
             r_n = v_n - tl.sum(S * k_n[:, None], 0)
             tl.store(r + t * H * V, r_n, mask=dv < V)
-            S += k_n[:, None] * (tl.load(beta + t * beta_t).to(tl.float32) * r_n)[None, :]
+            S += k_n[:, None] * (_rate(beta, beta_s, t, T, SIGMOID) * r_n)[None, :]
         # r was written by one thread and may be read by another
         tl.debug_barrier()
         for back in range(after - first):
             t = after - 1 - back
-            q_n, k_n = _step(q, t, dk, q_t, q_d, T, K), _step(k, t, dk, k_t, k_d, T, K)
-            dy_n, b_n = _step(dy, t, dv, dy_t, dy_d, T, V), tl.load(beta + t * beta_t).to(tl.float32)
+            q_n, k_n = _mapped_step(_step(q, q_s, t, dk, T, K), dk, K, MAP), _mapped_step(_step(k, k_s, t, dk, T, K), dk, K, MAP)
+            dy_n, b_n = _step(dy, dy_s, t, dv, T, V), _rate(beta, beta_s, t, T, SIGMOID)
             r_n = tl.load(r + t * H * V, mask=dv < V, other=0.0)
             dS += q_n[:, None] * dy_n[None, :]
             dq_n = tl.sum(S * dy_n[None, :], 1)
@@ -128,9 +139,9 @@ def _backward_kernel(
                 if forgotten:
                     S = tl.load(at, mask=inside, other=0.0)
                     for j in range(first, t):
-                        e = tl.load(beta + j * beta_t).to(tl.float32) * tl.load(r + j * H * V, mask=dv < V, other=0.0)
+                        e = _rate(beta, beta_s, j, T, SIGMOID) * tl.load(r + j * H * V, mask=dv < V, other=0.0)
                         S = tl.where(tl.load(reset + j) != 0, 0.0, S)
-                        S += _step(k, j, dk, k_t, k_d, T, K)[:, None] * e[None, :]
+                        S += _mapped_step(_step(k, k_s, j, dk, T, K), dk, K, MAP)[:, None] * e[None, :]
     at, inside = matrix(dW + (b * H + h) * V * K, dk, dv, K, V)
     tl.store(at, dS, mask=inside)
 
@@ -142,41 +153,100 @@ def _blocks(K: int, V: int) -> tuple[int, int, int]:
     return BK, BV, max(1, min(4, BK * BV // 512))
 
 
+def trace_size(B: int, T: int, H: int, K: int, V: int) -> int:
+    """W at the start of every segment."""
+    return B * -(-T // SEGMENT) * H * V * K
+
+
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, reset: Tensor | None, keep: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    W: Tensor,
+    reset: Tensor | None,
+    keep: bool,
+    phi: str = "identity",
+    sigmoid: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the final W, and W at the start of every segment."""
-    B, T, H, K, V = *q.shape, v.shape[-1]
+    """y, the final W, and the trace: W at the start of every segment."""
+    if q.dim() == 4:
+        q, k, v, beta = (x.unsqueeze(3) for x in (q, k, v, beta))
+    B, T, H, G, K, V = *q.shape, v.shape[-1]
     BK, BV, warps = _blocks(K, V)
     nV = -(-V // BV)
     W = W.contiguous()
-    y, W_T = v.new_empty(B, T, H, V), torch.empty_like(W)
-    starts = W.new_empty(B, -(-T // SEGMENT) if keep else 0, H, V, K)
+    y, W_T = v.new_empty(B, T, H * G, V), torch.empty_like(W)
+    trace = W.new_empty(trace_size(B, T, H * G, K, V) if keep else 0)
     with torch.cuda.device_of(q):
-        _forward_kernel[(B * H * nV,)](
-            q, k, v, beta, W, flags(reset, q), y, W_T, starts, T, H, nV,
-            *q.stride(), *k.stride(), *v.stride(), *beta.stride(),
-            K=K, V=V, BK=BK, BV=BV, SEGMENT=SEGMENT, RESET=reset is not None, KEEP=keep, num_warps=warps,
+        _forward_kernel[(B * H * G * nV,)](
+            q, k, v, beta, W, flags(reset, q), y, W_T, trace, T, H * G, nV, *(x.stride() for x in (q, k, v, beta)),
+            K=K, V=V, BK=BK, BV=BV, G=G, SEGMENT=SEGMENT, MAP=phi, SIGMOID=sigmoid, RESET=reset is not None, KEEP=keep,
+            num_warps=warps,
         )  # fmt: skip
-    return y, W_T, starts
+    return y, W_T, trace
 
 
 def backward(
-    dy: Tensor, dW_T: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, reset: Tensor | None, starts: Tensor
+    dy: Tensor,
+    dW_T: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    reset: Tensor | None,
+    trace: Tensor,
+    phi: str = "identity",
+    sigmoid: bool = False,
+    out: Gradients | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, beta and the first W."""
-    B, T, H, K, V = *q.shape, v.shape[-1]
+    """Gradients of q, k, v, beta and the first W; the first four into `out`, where given."""
+    inputs = q, k, v, beta
+    if q.dim() == 4:
+        q, k, v, beta = (x.unsqueeze(3) for x in inputs)
+    B, T, H, G, K, V = *q.shape, v.shape[-1]
     BK, BV, warps = _blocks(K, V)
     nV = -(-V // BV)
-    parts = q.dtype if nV == 1 else torch.float32
-    dq, dk = (q.new_empty(nV, B, T, H, K, dtype=parts) for _ in range(2))
-    dbeta = q.new_empty(nV, B, T, H, dtype=parts)
-    dv, r = v.new_empty(B, T, H, V), starts.new_empty(B, T, H, V)
+    # one part for every block of values, and only their sum goes through φ: both after the kernel, a few steps being the rule
+    parts = q.dtype if nV == 1 and phi == "identity" and not sigmoid else torch.float32
+    dq, dk = (q.new_empty(nV, B, T, H * G, K, dtype=parts) for _ in range(2))
+    dbeta = q.new_empty(nV, B, T, H * G, dtype=parts)
+    dv, r = v.new_empty(B, T, H * G, V), trace.new_empty(B, T, H * G, V)
     dW = torch.empty_like(dW_T, memory_format=torch.contiguous_format)
+    dy = dy.unflatten(2, (H, G))
     with torch.cuda.device_of(q):
-        _backward_kernel[(B * H * nV,)](
-            dy, dW_T.contiguous(), q, k, v, beta, flags(reset, q), starts, r, dq, dk, dv, dbeta, dW, T, H, nV, B * T * H,
-            *dy.stride(), *q.stride(), *k.stride(), *v.stride(), *beta.stride(),
-            K=K, V=V, BK=BK, BV=BV, SEGMENT=SEGMENT, RESET=reset is not None, num_warps=warps,
+        _backward_kernel[(B * H * G * nV,)](
+            dy, dW_T.contiguous(), q, k, v, beta, flags(reset, q), trace, r, dq, dk, dv, dbeta, dW, T, H * G, nV, B * T * H * G,
+            *(x.stride() for x in (dy, q, k, v, beta)),
+            K=K, V=V, BK=BK, BV=BV, G=G, SEGMENT=SEGMENT, MAP=phi, SIGMOID=sigmoid, RESET=reset is not None, num_warps=warps,
         )  # fmt: skip
-    return added(dq, q.dtype), added(dk, q.dtype), dv, added(dbeta, q.dtype), dW
+    sums = [x.sum(0) if nV > 1 else x[0] for x in (dq, dk, dbeta)]
+    dq, dk, dbeta = (x.view(like.shape) for x, like in zip(sums, (inputs[0], inputs[1], inputs[3]), strict=True))
+    dq, dk = _raw_gradient(phi, inputs[0], dq), _raw_gradient(phi, inputs[1], dk)
+    if sigmoid:
+        rate = inputs[3].float().sigmoid()
+        dbeta = dbeta * rate * (1 - rate)
+    dv = dv.view(inputs[2].shape)
+    if out is None:
+        return dq.to(q.dtype), dk.to(q.dtype), dv, dbeta.to(q.dtype), dW
+    for x, place in zip((dq, dk, dv, dbeta), out, strict=True):
+        place.copy_(x)
+    return out[0], out[1], out[2], out[3], dW
+
+
+def _raw_gradient(phi: str, x: Tensor, dx: Tensor) -> Tensor:
+    """From the gradient of φ(x) to that of x."""
+    if phi == "identity":
+        return dx
+    x = x.float()
+    y = MAPS[phi](x)
+    if phi != "elu":
+        dx = dx - (dx * y).sum(-1, keepdim=True)
+    if phi == "softmax":
+        return y * dx
+    positive = MAPS["elu"](x)
+    # elu'(x) = min(elu(x) + 1, 1)
+    dx = dx * positive.clamp(max=1)
+    if phi == "elu":
+        return dx
+    return dx / (positive.sum(-1, keepdim=True) + (1e-5 if phi == "elu_sum_eps" else 0.0))

@@ -19,12 +19,17 @@ SEGMENT = 32
 AHEAD = 0 if triton.knobs.runtime.interpret else 8
 """Steps ahead that inputs are called into the L2 cache; the loads into registers run one step ahead."""
 
-MERGE = tl.constexpr(not triton.knobs.runtime.interpret)
-"""Reductions of pairs in one: the interpreter would run them element by element."""
+COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
+"""The interpreter knows no machine instructions, and would run reductions of pairs element by element."""
+
+
+def segments(T: int) -> int:
+    return -(-T // SEGMENT)
 
 
 def checkpoints(T: int) -> int:
-    return -(-T // SEGMENT)
+    """One at the start of every segment, and the final state, from which the walk back sets out."""
+    return segments(T) + 1
 
 
 def padded(n: int) -> int:
@@ -42,14 +47,38 @@ def bth(x: Tensor) -> tuple[int, int, int]:
     return x.stride(0), x.stride(1), x.stride(2)
 
 
-def warps(table: Sequence[tuple[int, int]], size: int) -> int:
-    """The number of warps for tiles of size × size, from pairs (largest size, warps)."""
-    return next(w for largest, w in table if size <= largest)
+def bthg(x: Tensor) -> tuple[int, int, int, int]:
+    """Strides of B, T, H and the gates."""
+    return x.stride(0), x.stride(1), x.stride(2), x.stride(3)
+
+
+def gradients_like(inputs: Sequence[Tensor], out: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
+    """Where the gradients of the inputs go: into `out`, views with any strides but the last, or into new tensors."""
+    if out is None:
+        return tuple(x.new_empty(x.shape) for x in inputs)
+    assert all(o.shape == x.shape for o, x in zip(out, inputs, strict=True))
+    assert all(o.stride(-1) == 1 or o.shape[-1] == 1 for o in out[:-1])
+    return tuple(out)
 
 
 def device_of(x: Tensor) -> AbstractContextManager[object]:
     """Kernels launch on the current device: make it that of x."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def options(table: Sequence[tuple[int, int]], size: int) -> dict[str, int]:
+    """Launch options for tiles of size × size, from pairs (largest size, warps a program).
+
+    All registers are offered: left alone, ptxas saves them for more programs on a multiprocessor than there are, and lets
+    shuffles wait for one another that could run at once.
+    """
+    warps = next(w for largest, w in table if size <= largest)
+    return {"num_warps": warps, "maxnreg": min(255, 65536 // (32 * warps))}
+
+
+def unroll(size: int) -> int:
+    """Steps in one turn of the loop: two, where registers last, so that work no one waits for fills the gaps of the next step."""
+    return 2 if size <= 16 else 1
 
 
 def flags(reset: Tensor | None, like: Tensor) -> Tensor:
@@ -74,9 +103,22 @@ def prefetch(p, D: tl.constexpr, on, AHEAD: tl.constexpr):
 
 
 @triton.jit
-def bounded_exp(x):
-    """exp(min(x, 80)), which stays finite; not a number stays so."""
-    return tl.exp(tl.minimum(x, 80.0, propagate_nan=tl.PropagateNan.ALL))
+def exp(x):
+    """exp(x) = 2^(x / log 2); tl.exp takes five instructions more, for results below 1e-38, which are 0 here."""
+    if not COMPILED:
+        # infinity is right on the GPU, but a warning in the interpreter
+        x = tl.minimum(x, 80.0, propagate_nan=tl.PropagateNan.ALL)
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
+def reciprocal(x):
+    """1 / x in one instruction, to the last bit but one; 0 for results below 1e-38."""
+    if COMPILED:
+        x = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        x = 1 / x
+    return x
 
 
 @triton.jit
@@ -84,20 +126,20 @@ def tanh(x):
     """1 - 2 / (exp(2x) + 1), and its series around 0, where that difference would cancel."""
     x2 = x * x
     series = x + x * x2 * (-0.33333334 + x2 * (0.13333334 + x2 * (-0.053968254 + x2 * 0.021869488)))
-    return tl.where(x2 < 0.0625, series, 1 - 2 / (bounded_exp(2 * x) + 1))
+    return tl.where(x2 < 0.0625, series, 1 - 2 * reciprocal(exp(2 * x) + 1))
 
 
 @triton.jit
 def sigmoid(x):
     """1 / (1 + exp(-x))"""
-    return 1 / (1 + bounded_exp(-x))
+    return reciprocal(1 + exp(-x))
 
 
 @triton.jit
 def exponentials(x, inside):
     """exp(x - max x), zero on padding, and 1 / their sum: a softmax that is normalised after it has been used."""
-    e = tl.where(inside, tl.exp(x - tl.max(tl.where(inside, x, float("-inf")), 0)), 0.0)
-    return e, 1 / tl.sum(e, 0)
+    e = tl.where(inside, exp(x - tl.max(tl.where(inside, x, float("-inf")), 0)), 0.0)
+    return e, reciprocal(tl.sum(e, 0))
 
 
 @triton.jit
@@ -120,7 +162,7 @@ def _add_pairs(a, b, c, d):
 @triton.jit
 def sum_both(a, b, axis: tl.constexpr):
     """The sums of a and b along an axis. Where warps must meet for a sum, they meet once for both."""
-    if MERGE:
+    if COMPILED:
         a, b = tl.reduce((a, b), axis, _add_pairs)
     else:
         a, b = tl.sum(a, axis), tl.sum(b, axis)
@@ -129,13 +171,19 @@ def sum_both(a, b, axis: tl.constexpr):
 
 @triton.jit
 def zeros_along(W):
-    """Zeros along axis 0 and along axis 1 of a tile, in its layout.
-
-    What is added to one of them is computed in that layout. So a load can run a step ahead and still arrive where it is
-    used; otherwise Triton carries it to the next step in a layout of its own and exchanges it between threads there.
-    """
-    never = tl.where(tl.abs(W) < 0, 1.0, 0.0)
+    """Integer zeros along axis 0 and along axis 1 of a tile, in its layout, for `laid`."""
+    never = (tl.abs(W) < 0).to(tl.int32)
     return tl.sum(never, 1), tl.sum(never, 0)
+
+
+@triton.jit
+def laid(x, zeros):
+    """x in float32, in the layout of the zeros. Added to its bits they cost nothing: the sum goes away after layouts are fixed.
+
+    So a load can run a step ahead and still arrive where it is used; otherwise Triton carries it to the next step in a
+    layout of its own and exchanges it between threads there.
+    """
+    return (x.to(tl.float32).to(tl.int32, bitcast=True) + zeros).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -146,13 +194,71 @@ def store_row(p, x, i, j, n):
 
 
 @triton.jit
-def delta_back(R, dR, k, r, beta):
-    """Gradients of R_t = R + beta r ⊗ k,  r = v - R k, given dR of R_t.
+def store_columns(p, a, b, c, d, i, j):
+    """Four vectors along axis 0, side by side: a_0 b_0 c_0 d_0 a_1 …, by the threads that hold the tile's first four columns."""
+    which = row(j & 3)
+    x = tl.where(which == 0, column(a), tl.where(which == 1, column(b), tl.where(which == 2, column(c), column(d))))
+    tl.store(p + column(i) * 4 + row(j), x, mask=tl.broadcast_to(row(j < 4), x.shape))
 
-    Returns dk, dv, dbeta and the gradient of R.
+
+@triton.jit
+def load_program(z, k, v, beta, i, l, o_i, o_l, V: tl.constexpr):
+    """One step's z, k, v, beta of a recurrent matrix, in float32."""
+    return (
+        laid(tl.load(z + i, mask=i < V, other=0.0), o_i),
+        laid(tl.load(k + l, mask=l < V, other=0.0), o_l),
+        laid(tl.load(v + i, mask=i < V, other=0.0), o_i),
+        tl.load(beta).to(tl.float32),
+    )
+
+
+@triton.jit
+def activated(program, inside, RAW: tl.constexpr):
+    """k through softmax and beta through sigmoid, if they come before their activations."""
+    z, k, v, beta = program
+    if RAW:
+        k, scale = exponentials(k, inside)
+        k *= scale
+        beta = sigmoid(beta)
+    return z, k, v, beta
+
+
+@triton.jit
+def delta_write(R, program):
+    """R_t = R + beta r ⊗ k,  r = v - R k. Returns R_t and r."""
+    _, k, v, beta = program
+    r = v - tl.sum(R * row(k), 1)
+    return R + column(beta * r) * row(k), r
+
+
+@triton.jit
+def delta_back(R, dR, k, r, beta, RAW: tl.constexpr):
+    """Gradients of R_t = R + beta r ⊗ k,  r = v - R k, given R_t and dR of R_t. RAW: of k and beta before their activations.
+
+    Returns dk, dv, dbeta, R and its gradient.
     """
+    e = beta * r
+    R -= column(e) * row(k)
     de = tl.sum(dR * row(k), 1)
     dv = beta * de
     # both reads of dk in one reduction
-    dk = tl.sum(dR * column(beta * r) - R * column(dv), 0)
-    return dk, dv, tl.sum(de * r, 0), dR - column(dv) * row(k)
+    dk = tl.sum(dR * column(e) - R * column(dv), 0)
+    if RAW:
+        dk = k * (dk - tl.sum(k * dk, 0))
+        dbeta = tl.sum(de * (e - beta * e), 0)
+    else:
+        dbeta = tl.sum(de * r, 0)
+    return dk, dv, dbeta, R, dR - column(dv) * row(k)
+
+
+@triton.jit
+def turned(x, diagonal):
+    """From axis 1 to axis 0 as a diagonal: no barrier between threads."""
+    return tl.sum(tl.where(diagonal, row(x), 0.0), 1)
+
+
+@triton.jit
+def softmax_back(ds, s, s_i, diagonal):
+    """s ⊙ (ds - s · ds) of ds and s along axis 1, brought to axis 0, where s_i is s. Its two sums wait for one another in no way."""
+    p = s * ds
+    return turned(p, diagonal) - s_i * tl.sum(p, 0)

@@ -26,19 +26,39 @@ def small(case: Case, T: int, dtype: torch.dtype = torch.float32, **sizes: int) 
     return Example(tuple(a.to(dtype) for a in inputs), x.state, x.reset)
 
 
-def run(case: Case, x: Example, reset: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
-    """y and the final state, and the gradients of all inputs and states, for the gradients that `arriving` draws."""
+def unactivated(case: Case, x: Example) -> Example:
+    """Keys and learning rates of any size, as they come before softmax and sigmoid."""
+    generator = torch.Generator().manual_seed(2)
+    names = list(case.inputs)
+    drawn = [torch.randn(a.shape, generator=generator).bfloat16().to(a.dtype) for a in x.inputs]
+    inputs = [d if name in ("k", "beta") else a for name, d, a in zip(names, drawn, x.inputs, strict=True)]
+    return replace(x, inputs=tuple(inputs))
+
+
+def run(
+    case: Case, x: Example, reset: Tensor | None, out: tuple[Tensor, ...] | None = None, **raw: bool
+) -> tuple[list[Tensor], list[Tensor]]:
+    """y and the final state, and the gradients of all inputs and states, for the gradients that `arriving` draws.
+
+    raw=True: k and beta come before their activations. out: where the gradients of the inputs go.
+    """
     kernel, options = gpu.OPS[case.op.__name__], case.options.values()
-    y, *rest = kernel.forward(*x.inputs, *x.state, reset, True, *options)
+    y, *rest = kernel.forward(*x.inputs, *x.state, reset, True, *options, **raw)
     outputs, saved = [y, *rest[: len(x.state)]], rest[len(x.state) :]
-    assert all(s.shape[1] == kernel.checkpoints(y.shape[1]) for s in saved)
-    return outputs, list(kernel.backward(*arriving(outputs), *x.inputs, *x.state, reset, y, *saved, *options))
+    assert all(s.shape[1] == kernel.checkpoints(y.shape[1]) for s in saved[:-1])
+    sizes = (*y.shape[:3], *x.state[0].shape[:1:-1]) if case.op.__name__ == "recurrent_delta" else y.shape
+    assert saved[-1].shape == (kernel.trace_size(*sizes, *options),)
+    return outputs, list(kernel.backward(*arriving(outputs), *x.inputs, *x.state, reset, y, *saved, *options, **raw, out=out))
 
 
-def reference(case: Case, x: Example, reset: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
+def reference(case: Case, x: Example, reset: Tensor | None, raw: bool = False) -> tuple[list[Tensor], list[Tensor]]:
     leaves = [a.double().requires_grad_() for a in x.leaves()]
     n = len(x.inputs)
-    y, state = case(leaves[:n], leaves[n:], reset, "reference")
+    inputs = leaves[:n]
+    if raw:
+        z, k, v, beta = inputs
+        inputs = [z, k.softmax(-1), v, beta.sigmoid()]
+    y, state = case(inputs, leaves[n:], reset, "reference")
     outputs = [y, *state]
     return outputs, list(torch.autograd.grad(outputs, leaves, arriving(outputs), materialize_grads=True))
 
@@ -49,8 +69,8 @@ def arriving(outputs: list[Tensor]) -> list[Tensor]:
     return [torch.randn(x.shape, generator=generator).bfloat16().to(x.dtype) for x in outputs]
 
 
-def assert_equals_reference(case: Case, x: Example, reset: Tensor | None, tolerance: dict[str, float]) -> None:
-    (outputs, gradients), expected = run(case, x, reset), reference(case, x, reset)
+def assert_equals_reference(case: Case, x: Example, reset: Tensor | None, tolerance: dict[str, float], **raw: bool) -> None:
+    (outputs, gradients), expected = run(case, x, reset, **raw), reference(case, x, reset, **raw)
     assert [g.dtype for g in gradients] == [a.dtype for a in x.leaves()]
     assert all(a.is_contiguous() for a in (*outputs, *gradients))
     for ours, theirs in zip((*outputs, *gradients), (*expected[0], *expected[1]), strict=True):
@@ -64,6 +84,15 @@ def sliced(case: Case, x: Example) -> Example:
     slices = torch.cat(parts, dim=-1).split([a.shape[-1] for a in parts], dim=-1)
     views = [a.squeeze(-1) if n == "beta" else a for n, a in zip(steps, slices, strict=True)]
     return replace(x, inputs=(*views, *x.inputs[len(steps) :]))
+
+
+def views_of_one(case: Case, x: Example) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """A tensor full of NaN with room for the gradients of the program and one column more, and the views that they go to."""
+    steps = [a for a, p in zip(x.inputs, case.inputs.values(), strict=True) if "T" in p.split()]
+    widths = [a.shape[-1] if a.dim() == steps[0].dim() else 1 for a in steps]
+    whole = steps[0].new_full((*steps[0].shape[:-1], sum(widths) + 1), float("nan"))
+    *vectors, beta, _ = whole.split([*widths, 1], dim=-1)
+    return whole, (*vectors, beta.squeeze(-1))
 
 
 def turned(x: Example) -> Example:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rfwp.fwp.maps import MAPS
 from tests.tolerances import FLOAT32
 
 
@@ -39,6 +40,31 @@ def expected(reference: Callable[..., Any], inputs: Sequence[Tensor], a: Argumen
     y, W_T = reference(*leaves, state=W, reset=a.reset)
     gradients = torch.autograd.grad((y, W_T), [*leaves, W], (a.dy.double(), a.dW_T.double()))
     return [y.detach(), W_T.detach(), *gradients]
+
+
+def raw(a: Arguments, phi: str, size: float = 1.0) -> Arguments:
+    """Keys, queries and rates as the slow net writes them, before φ and sigmoid; some of them large.
+
+    elu alone does not make keys of sum one: they stay small, as the delta rule grows with keys longer than one.
+    """
+    far = torch.where(torch.rand(a.k.shape, generator=torch.Generator().manual_seed(1)) < 0.1, size, 1.0)
+    k = a.k - 2 if phi == "elu" else 3 * a.k * far
+    return a._replace(q=a.q * far, k=k, beta=4 * a.beta - 2) if phi != "identity" else a
+
+
+def activated(reference: Callable[..., Any], phi: str) -> Callable[..., Any]:
+    """The reference of a rule, from raw inputs: φ of q and k, the sigmoid of beta if there is one."""
+
+    def composed(q: Tensor, k: Tensor, v: Tensor, *beta: Tensor, **options: Any) -> Any:
+        return reference(MAPS[phi](q), MAPS[phi](k), v, *(b.sigmoid() for b in beta), **options)
+
+    return composed
+
+
+def parts(u: Tensor, K: int, V: int, *, rates: bool = True) -> tuple[Tensor, ...]:
+    """q, k, v and beta as views of one (B, T, H, [G,] 2K + V + 1)."""
+    *tiles, beta = u.split([K, K, V, 1], -1)
+    return (*tiles, beta.squeeze(-1)) if rates else tuple(tiles)
 
 
 def check(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> None:

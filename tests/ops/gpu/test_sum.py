@@ -2,9 +2,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from rfwp.fwp.maps import MAPS
 from rfwp.ops.gpu import delta_chunk, sum
 from rfwp.ops.sum import sum_reference
-from tests.ops.gpu.delta_cases import Arguments, arguments, check, expected
+from tests.ops.gpu.delta_cases import Arguments, activated, arguments, check, expected, parts, raw
 
 
 def reference(a: Arguments) -> list[Tensor]:
@@ -13,8 +14,8 @@ def reference(a: Arguments) -> list[Tensor]:
 
 def run(a: Arguments) -> list[Tensor]:
     q, k, v, _, W, reset, dy, dW_T = a
-    y, W_T, starts = sum.forward(q, k, v, W, reset, True)
-    return [y, W_T, *sum.backward(dy, dW_T, q, k, v, W, reset, starts)]
+    y, W_T, *kept = sum.forward(q, k, v, W, reset, True)
+    return [y, W_T, *sum.backward(dy, dW_T, q, k, v, W, reset, *kept)]
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -24,12 +25,25 @@ def test_sum_is_the_reference(T: int, K: int, V: int, reset: bool):
     check(run(a), reference(a))
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_values_split_over_programs_give_the_same_gradients(parallel: bool, monkeypatch: pytest.MonkeyPatch):
-    plan = delta_chunk.plan(1, 40, 1, 12, 40, torch.float32)._replace(BV=16, parallel=parallel)
-    monkeypatch.setattr(delta_chunk, "plan", lambda *shape, **direction: plan)
-    a = arguments(1, 40, 1, 12, 40, reset=True)
+@pytest.mark.parametrize("change", [{"every": 4}, {"BV": 16, "parallel": True}, {"C": 64, "BV": 16, "parallel": True}], ids=str)
+def test_every_plan_is_the_reference(change: dict[str, int], monkeypatch: pytest.MonkeyPatch):
+    plan = delta_chunk.Plan(16, 16, 64, 1, 1, "tf32x3")._replace(**change)
+    monkeypatch.setattr(delta_chunk, "plan", lambda *shape: plan)
+    a = arguments(1, 70, 1, 12, 40, reset=True)
     check(run(a), reference(a))
+
+
+@pytest.mark.parametrize("phi", MAPS)
+def test_raw_inputs_and_gradients_into_one_tensor(phi: str):
+    a = raw(arguments(2, 19, 2, 8, 12, reset=True), phi)
+    u = torch.cat([a.q, a.k, a.v, a.beta.unsqueeze(-1)], -1)
+    du = torch.full_like(u, float("nan"))
+    inputs, out = parts(u, 8, 12, rates=False), parts(du, 8, 12, rates=False)
+    y, W_T, *kept = sum.forward(*inputs, a.W, a.reset, True, phi)
+    *gradients, dW = sum.backward(a.dy, a.dW_T, *inputs, a.W, a.reset, *kept, phi, out)
+    check([y, W_T, *(x.contiguous() for x in gradients), dW], expected(activated(sum_reference, phi), a[:3], a))
+    assert all(x is place for x, place in zip(gradients, out, strict=True))
+    assert du[..., -1].isnan().all()
 
 
 def test_slices_of_one_projection():
@@ -38,7 +52,9 @@ def test_slices_of_one_projection():
     check(run(a._replace(q=q, k=k, v=v)), reference(a))
 
 
-def test_no_checkpoints_where_no_backward_follows():
+def test_trace_has_the_size_that_is_promised_and_only_where_a_backward_follows():
     q, k, v, _, W, reset, _, _ = arguments(1, 40, 1, 8, 8)
-    assert sum.forward(q, k, v, W, reset, False)[2].shape == (1, 0, 1, 8, 8)
-    assert sum.checkpoints(70) == 2
+    *_, copies, trace = sum.forward(q, k, v, W, reset, True)
+    assert trace.shape == (sum.trace_size(1, 40, 1, 8, 8, q.dtype),)
+    assert copies.shape == (1, sum.checkpoints(40), 1, 8, 8)
+    assert sum.forward(q, k, v, W, reset, False)[-1].shape == (0,)

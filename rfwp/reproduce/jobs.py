@@ -1,0 +1,136 @@
+"""A job is one training run: a preset with a seed. Which jobs a table has, which are missing, and how long each may take."""
+
+import hashlib
+import json
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rfwp.config import AttentionConfig, BlocksConfig, ListOpsConfig, LSTMConfig, RunConfig, from_dict, replace, to_dict
+from rfwp.errors import InvalidInput, RFWPError, unknown
+from rfwp.presets import TASKS, presets, run_config
+from rfwp.report.paper import tables
+from rfwp.report.records import Run, same_run
+
+Change = Callable[[RunConfig], RunConfig]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: what, and where its checkpoints are."""
+
+    config: RunConfig
+    folder: Path
+
+    @property
+    def preset(self) -> str:
+        return self.config.preset
+
+    @property
+    def seed(self) -> int:
+        return self.config.train.seed
+
+    def __str__(self) -> str:
+        return f"{self.preset} seed {self.seed}"
+
+    def progress(self) -> float:
+        """The part of its epochs that a run has behind it."""
+        path = self.folder / "metrics.jsonl"
+        try:
+            epoch = json.loads(path.read_text().splitlines()[-1])["epoch"]
+        except (OSError, ValueError, LookupError, TypeError):
+            # no such run yet, or a line that is being written
+            return 0.0
+        return min(1.0, epoch / self.config.train.epochs)
+
+
+def chosen_presets(table: str, models: Sequence[str] = ()) -> list[str]:
+    """The presets of a table that can be trained, in the paper's order; `models` keeps only some of them."""
+    by_table: dict[str, list[str]] = {name: [p for p in presets() if p.split("/")[0] == name] for name in TASKS}
+    by_paper = {id: [p for p in paper.presets() if p.split("/")[0] in TASKS] for id, paper in tables().items()}
+    known = by_table | {id: found for id, found in by_paper.items() if found}
+    known["all"] = [preset for found in by_table.values() for preset in found]
+    if table not in known:
+        raise unknown("table", table, known)
+    names = {preset.split("/")[1] for preset in known[table]}
+    for model in models:
+        if model not in names:
+            raise unknown(f"model of {table}", model, names)
+    return [preset for preset in known[table] if not models or preset.split("/")[1] in models]
+
+
+def make_jobs(names: Iterable[str], seeds: Sequence[int], change: Change, folder: Path) -> list[Job]:
+    """Every preset with every seed. A run with changes gets a folder of its own."""
+    if not seeds:
+        raise InvalidInput("no seeds; give at least one: --seeds 1")
+    jobs = []
+    for name in names:
+        plain = run_config(name)
+        config = change(plain)
+        home = folder / (name.replace("/", "-") + ("" if _key(config) == _key(plain) else f"-{_key(config)}"))
+        jobs += [Job(replace(config, {"train.seed": seed}), home / f"seed-{seed}") for seed in dict.fromkeys(seeds)]
+    return jobs
+
+
+def missing(jobs: Iterable[Job], runs: Sequence[Run]) -> list[Job]:
+    """Those without a finished run of the very same config."""
+    return [job for job in jobs if not any(run.preset == job.preset and same_run(run, job.config) for run in runs)]
+
+
+class Costs:
+    """How many seconds a job may take: as the same config took before; else a guess, scaled by how wrong guesses were so far."""
+
+    def __init__(self, runs: Iterable[Run]):
+        self.took: dict[str, list[float]] = {}
+        ratios = []
+        for run in runs:
+            try:
+                config = from_dict(run.config)
+            except RFWPError:
+                # a run of an older version, whose config says nothing today
+                continue
+            self.took.setdefault(_key(config), []).append(run.seconds)
+            # compiling and warming up would be most of a short run
+            if guess(config) > START_SECONDS:
+                ratios.append(run.seconds / guess(config))
+        self.scale = statistics.median(ratios) if ratios else 1.0
+
+    def whole(self, job: Job) -> float:
+        took = self.took.get(_key(job.config))
+        return START_SECONDS + (statistics.median(took) if took else self.scale * guess(job.config))
+
+    def left(self, job: Job) -> float:
+        """What is left of a run that was begun."""
+        return START_SECONDS + (self.whole(job) - START_SECONDS) * (1 - job.progress())
+
+
+START_SECONDS = 30.0
+"""To import, generate data and compile."""
+STEP_MS = {"sum": 6.5, "delta": 7.8, "rnn": 11.9, "recurrent": 8.9, "attention": 9.0, "lstm": 11.8}
+"""Training steps of the code-execution models on an idle H200, as `rfwp bench train` finds them; only their order matters."""
+
+
+def guess(config: RunConfig) -> float:
+    """Seconds of training on an idle H200, roughly."""
+    steps = -(-getattr(config.task, "train", 10_000) // config.train.batch) * config.train.epochs
+    ms, core = STEP_MS["delta"], config.model.core
+    if isinstance(core, LSTMConfig):
+        ms = STEP_MS["lstm"] * core.layers * (core.hidden / 256) ** 0.75
+    elif isinstance(core, BlocksConfig):
+        if isinstance(core.layer, AttentionConfig):
+            ms = STEP_MS["attention"]
+        else:
+            name = core.layer.slow if core.layer.slow in STEP_MS else core.layer.fast
+            ms = STEP_MS.get(name, STEP_MS.get(core.layer.rule, ms))
+        # half of a step goes through time, layer by layer, whatever the width
+        ms *= core.layers / 4 * (0.5 + 0.5 * core.width / 256)
+    # a batch is as long as its longest sequence: about 28 tokens a level of a list
+    length = config.task.depth * 28 / 450 if isinstance(config.task, ListOpsConfig) else 1.0
+    return steps * ms * length / 1000
+
+
+def _key(config: RunConfig) -> str:
+    """Of everything but the seed."""
+    data = to_dict(replace(config, {"train.seed": 0}))
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,34 @@
+"""What `rfwp reproduce` can be told. The text under a field is its help."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Train every model of a table that has no finished run yet; the same command continues what it left unfinished."""
+
+    table: str
+    """A table of presets like listops-10; table-2, 5, 6 or 7: the models that the paper prints there; all."""
+    budget_seconds: float | None = None
+    """Leave before this time is over: what runs is saved, and nothing is begun that would not fit. None: take what it takes."""
+    seeds: tuple[int, ...] = (1, 2, 3)
+    """One run of each model with each of them."""
+    models: tuple[str, ...] = ()
+    """Only these, for example: delta-net rdn."""
+    jobs: int = 1
+    """Training runs at a time, each a process of its own; on one GPU they share it."""
+    out: Path = Path("results/runs")
+    """Folder of the lines of finished runs."""
+    runs_folder: Path = Path("runs")
+    """Folder of the checkpoints."""
+    epochs: int | None = None
+    """Another number of epochs. Such runs are kept, but do not enter the paper's tables."""
+    set: tuple[str, ...] = ()
+    """Other changes to the config, for example train.lr=1e-3 model.core.layers=2. They do not enter the tables either."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
+    commit: str = ""
+    """Which code this is, where git cannot say it."""
+    dry_run: bool = False
+    """Only list what is missing, with the time that it may take."""

@@ -1,0 +1,100 @@
+"""From options to finished runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from rfwp.build import build
+from rfwp.config import replace
+from rfwp.environment import process_age
+from rfwp.errors import InvalidInput
+from rfwp.report.records import read_runs
+from rfwp.reproduce.jobs import Costs, Job, chosen_presets, make_jobs, missing
+from rfwp.reproduce.options import ReproduceOptions
+from rfwp.reproduce.process import Process
+from rfwp.reproduce.schedule import Budget, Outcome, Scheduler, Worker
+from rfwp.train.command import changed
+from rfwp.train.log import duration
+from rfwp.train.options import TrainOptions
+from rfwp.train.signals import StopSignals
+from rfwp.train.speed import find_device
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs that were asked for, and those of them that are missing, the shortest first."""
+
+    jobs: list[Job]
+    missing: list[Job]
+    costs: Costs
+
+
+def make_plan(options: ReproduceOptions) -> Plan:
+    """What cannot work is an error here, before anything is begun."""
+    if options.jobs < 1:
+        raise InvalidInput(f"jobs={options.jobs}; use at least 1")
+    if options.budget_seconds is not None and not options.budget_seconds > 0:
+        raise InvalidInput(f"budget-seconds={options.budget_seconds}; use a positive number, or leave it away")
+    change = partial(changed, options=TrainOptions(epochs=options.epochs, set=options.set))
+    jobs = make_jobs(chosen_presets(options.table, options.models), options.seeds, change, options.runs_folder)
+    find_device(options.device)
+    for config in {replace(job.config, {"train.seed": 0}) for job in jobs} if options.set else ():
+        build(config.model, device="meta")
+    runs = read_runs(options.out)
+    costs = Costs(runs)
+    return Plan(jobs, sorted(missing(jobs, runs), key=costs.left), costs)
+
+
+def reproduce(
+    plan: Plan,
+    options: ReproduceOptions,
+    say: Callable[[str], None],
+    start: Callable[[Job], Worker] | None = None,
+    elapsed: float | None = None,
+) -> tuple[Outcome, int]:
+    """Run what is missing. Returns what became of it, and the exit code.
+
+    `elapsed`: seconds of the budget that are over; None: the age of this process.
+    """
+    request = {"out": str(options.out.absolute()), "device": options.device, "commit": options.commit}
+    at_once = min(options.jobs, max(1, len(plan.missing)))
+    with StopSignals() as signals:
+        scheduler = Scheduler(
+            start=start or partial(Process, request=request, at_once=at_once),
+            costs=lambda: Costs(read_runs(options.out)).left,
+            at_once=at_once,
+            budget=Budget() if options.budget_seconds is None else Budget(options.budget_seconds),
+            say=say,
+            wish=lambda: signals.wish,
+            elapsed=process_age() if elapsed is None else elapsed,
+        )
+        outcome = scheduler.run(plan.missing)
+    if outcome.failed:
+        return outcome, 1
+    return outcome, 128 + signals.wish if signals.wish else 0
+
+
+def describe_plan(plan: Plan, jobs: int) -> list[str]:
+    """What is there, what is missing and how long that may take."""
+    lines = [f"{len(plan.jobs) - len(plan.missing)} of {len(plan.jobs)} runs are finished, {len(plan.missing)} missing"]
+    for preset in dict.fromkeys(job.preset for job in plan.missing):
+        mine = [job for job in plan.missing if job.preset == preset]
+        seeds = " ".join(f"{job.seed} ({job.progress():.0%} done)" if job.progress() else str(job.seed) for job in mine)
+        lines.append(f"  {preset}: seed {seeds}, about {duration(sum(map(plan.costs.left, mine)))}")
+    if plan.missing:
+        total = sum(map(plan.costs.left, plan.missing))
+        lines.append(f"about {duration(total)} of training, {min(jobs, len(plan.missing))} at a time")
+    return lines
+
+
+def describe_outcome(outcome: Outcome) -> list[str]:
+    """What was done, what is unfinished and how to go on, and what failed with its last lines."""
+    counts = ("done", outcome.done), ("stopped", outcome.stopped), ("waiting", outcome.waiting), ("failed", outcome.failed)
+    lines = [", ".join(f"{len(jobs)} {word}" for word, jobs in counts)]
+    lines += [f"  {job}: stopped at {job.progress():.0%}" for job in outcome.stopped]
+    lines += [f"  {job}: {f'waits at {job.progress():.0%}' if job.progress() else 'not begun'}" for job in outcome.waiting]
+    for job, last in outcome.failed.items():
+        lines += [f"  {job}: failed; its last lines:", *(f"    {line}" for line in last)]
+    if outcome.stopped or outcome.waiting or outcome.failed:
+        lines.append("the same command goes on with what is unfinished")
+    return lines

@@ -1,0 +1,52 @@
+"""`python -m rfwp.reproduce.worker`: trains one job, asked for by a line of JSON, and adds its line to the finished runs."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from rfwp.config import from_dict
+from rfwp.environment import stem
+from rfwp.errors import RFWPError
+from rfwp.report.records import append_line
+from rfwp.train.log import ConsoleLog
+from rfwp.train.loop import Trainer
+
+STOPPED = 128 + signal.SIGTERM
+
+
+def work(request: dict[str, Any]) -> bool:
+    """Train, or go on training; a run that is finished adds its line at once. False: it was told to stop."""
+    trainer = Trainer(from_dict(request["config"]), Path(request["folder"]), device=request["device"], log=ConsoleLog())
+    result = trainer.run()
+    if result.stopped in ("SIGINT", "SIGTERM"):
+        return False
+    line = result.to_json()
+    line["commit"] = line["commit"] or request["commit"] or None
+    append_line(Path(request["out"]) / f"{stem(line)}.jsonl", line)
+    return True
+
+
+def leave_with_parent() -> None:
+    """The pipe from the parent closes when it is gone, however it went; then save and leave, as if told to."""
+    # not through sys.stdin: a thread that waits inside of it would hold up the interpreter's end
+    while os.read(0, 1):
+        continue
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+    try:
+        finished = work(request)
+    except RFWPError as error:
+        sys.exit(f"rfwp: {error}")
+    sys.exit(0 if finished else STOPPED)
+
+
+if __name__ == "__main__":
+    main()

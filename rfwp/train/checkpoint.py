@@ -1,0 +1,175 @@
+"""Checkpoints that are whole or not there: written beside, checked by sha256, and moved into place by a rename.
+
+A checkpoint is a folder with model.safetensors, config.json (so that `rfwp.load` can read it), optimiser.safetensors with
+the optimiser's state and the states of the random generators, and state.json with counters and the checksums of the rest.
+When a new one replaces `last`, that one becomes `previous`: at every instant one of the two is whole.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from rfwp.errors import InvalidFile
+
+LAST, PREVIOUS = "last", "previous"
+BEST, EARLIER_BEST = "best", ".best-before"
+MODEL, CONFIG, OPTIMISER, STATE = "model.safetensors", "config.json", "optimiser.safetensors", "state.json"
+
+
+class Damaged(Exception):
+    """A checkpoint that is not whole; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a folder holds, in memory."""
+
+    model: dict[str, Tensor]
+    optimiser: dict[str, Tensor]
+    config: dict[str, Any]
+    """config.json, as `save_pretrained` writes it."""
+    state: dict[str, Any]
+    """Counters and numbers."""
+
+
+def save(checkpoint: Checkpoint, run: Path, name: str, earlier: str) -> None:
+    """Write it as run/name; what stood there becomes run/earlier. A failure leaves both as they were."""
+    new, old = run / f".{name}-new", run / f".{name}-old"
+    with writing(run / name):
+        for leftover in (new, old):
+            if leftover.exists():
+                shutil.rmtree(leftover)
+        new.mkdir()
+        try:
+            _write(checkpoint, new)
+            # a folder cannot be renamed onto another: first make room, then move up one after the other
+            if (run / name).exists():
+                if (run / earlier).exists():
+                    os.rename(run / earlier, old)
+                os.rename(run / name, run / earlier)
+            os.rename(new, run / name)
+            sync(run)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def load(run: Path, names: tuple[str, ...], say: Callable[[str], None]) -> Checkpoint | None:
+    """The first of these that is whole. A damaged one is said; None if there is none, an error if all are damaged."""
+    problems = []
+    for name in names:
+        if not (run / name).exists():
+            continue
+        try:
+            found = read(run / name)
+        except Damaged as problem:
+            problems.append(f"{run / name} is damaged ({problem})")
+            continue
+        if problems:
+            say(f"{'; '.join(problems)}; using {run / name}")
+        return found
+    if problems:
+        raise InvalidFile(f"{'; '.join(problems)}, and no other checkpoint is there; delete {run} to start again")
+    return None
+
+
+def read(folder: Path) -> Checkpoint:
+    """A checkpoint whose files have the checksums of its state.json."""
+    try:
+        state = json.loads((folder / STATE).read_bytes())
+        files, expected = dict(state.pop("files")), state.pop("sha256")
+        if _digest(_json({**state, "files": files})) != expected:
+            raise Damaged(f"{STATE} does not have its checksum")
+        found = {}
+        for name in (MODEL, OPTIMISER, CONFIG):
+            content = (folder / name).read_bytes()
+            if _digest(content) != files[name]:
+                raise Damaged(f"{name} does not have its checksum")
+            found[name] = content
+        model, optimiser = (safetensors.torch.load(found[name]) for name in (MODEL, OPTIMISER))
+        return Checkpoint(model, optimiser, json.loads(found[CONFIG]), state)
+    except FileNotFoundError as error:
+        raise Damaged(f"{Path(error.filename).name} is missing") from None
+    except OSError as error:
+        raise Damaged(f"cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError):
+        raise Damaged(f"{STATE} was not written whole") from None
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file through to the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file that at every instant is the old one or the new one."""
+    new = path.with_name(f".{path.name}-new")
+    with writing(path):
+        try:
+            write_file(new, content)
+            os.replace(new, path)
+            sync(path.parent)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def sync(folder: Path) -> None:
+    """Wait until a folder's entries are on the disk; Windows has no such thing."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A full disk or a folder that is gone, in one line."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        run = path.parent
+        state = f"earlier checkpoints in {run} are whole" if run.is_dir() else f"the folder {run} is gone"
+        raise InvalidFile(f"cannot write {path}: {reason}; {state}") from error
+
+
+def _write(checkpoint: Checkpoint, folder: Path) -> None:
+    """All files, each through to the disk; state.json, which vouches for the others, is the last."""
+    contents = (
+        (MODEL, safetensors.torch.save(_cpu(checkpoint.model), metadata={"format": "pt"})),
+        (OPTIMISER, safetensors.torch.save(_cpu(checkpoint.optimiser), metadata={"format": "pt"})),
+        (CONFIG, _json(checkpoint.config)),
+    )
+    state = {**checkpoint.state, "files": {name: _digest(content) for name, content in contents}}
+    for name, content in contents:
+        write_file(folder / name, content)
+    write_file(folder / STATE, _json({**state, "sha256": _digest(_json(state))}))
+    sync(folder)
+
+
+def _cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+
+
+def _json(data: dict[str, Any]) -> bytes:
+    return (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

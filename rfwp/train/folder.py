@@ -1,0 +1,171 @@
+"""The folder of a run: its config, the records of its epochs and its result."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rfwp.config import RunConfig, from_dict, to_dict
+from rfwp.errors import InvalidFile, InvalidInput, RFWPError
+from rfwp.tasks import Split
+from rfwp.train.checkpoint import LAST, PREVIOUS, replace_file, sync, writing
+from rfwp.train.result import Result
+from rfwp.version import __version__
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+CONFIG, METRICS, RESULT, LOCK = "config.json", "metrics.jsonl", "result.json", ".lock"
+
+
+class RunFolder:
+    """A folder that holds one run, or none yet."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        if path.exists() and not path.is_dir():
+            raise InvalidFile(f"{path} is a file; give a folder for the run")
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def used(self) -> bool:
+        return (self.path / CONFIG).exists()
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / RESULT).exists()
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return any((self.path / name).exists() for name in (LAST, PREVIOUS))
+
+    def config(self) -> RunConfig:
+        """Of the run that is here; an error if there is none."""
+        if not self.used:
+            raise InvalidFile(f"{self.path} is no run folder: it has no {CONFIG}; give the folder that `rfwp train` made")
+        data = self._json(CONFIG)
+        try:
+            config = from_dict(data.get("run"), "run")
+        except RFWPError as error:
+            raise InvalidFile(f"{self.path / CONFIG}: {error}") from error
+        if not isinstance(config, RunConfig):
+            raise InvalidFile(f"{self.path / CONFIG} does not hold a run; give the folder that `rfwp train` made")
+        return config
+
+    def check(self, config: RunConfig, data: str | None = None) -> None:
+        """A run that is here must be of this config and these data."""
+        if not self.used:
+            return
+        if changes := differences(self.config(), config):
+            raise InvalidInput(f"{self.path} holds a run of another config: {'; '.join(changes)}; use another --out")
+        if data is not None and self._json(CONFIG).get("data") not in (None, data):
+            raise InvalidInput(f"{self.path} was trained on other data than the task has now; use another --out")
+
+    def create(self, config: RunConfig, data: str) -> None:
+        """Make the folder and write its config, unless it is there."""
+        if self.used:
+            return
+        with writing(self.path / CONFIG):
+            self.path.mkdir(parents=True, exist_ok=True)
+            sync(self.path.parent)
+        text = json.dumps({"rfwp": __version__, "run": to_dict(config), "data": data}, indent=2) + "\n"
+        replace_file(self.path / CONFIG, text.encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process trains here; the lock goes with the process, however it ends."""
+        if fcntl is None:
+            yield
+            return
+        with writing(self.path / LOCK):
+            file = (self.path / LOCK).open("w")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InvalidInput(f"{self.path} is being trained by another process; wait for it or use another --out") from None
+            yield
+
+    # --- Records of epochs ---
+
+    def records(self) -> list[dict[str, Any]]:
+        """What metrics.jsonl holds; a last line that was cut off does not count."""
+        path = self.path / METRICS
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return [record for line in lines if (record := _parse(line)) is not None]
+
+    def keep_records(self, epochs: int) -> None:
+        """Drop the records of epochs that will be trained again."""
+        if (self.path / METRICS).exists():
+            kept = {record["epoch"]: record for record in self.records() if record["epoch"] <= epochs}
+            text = "".join(json.dumps(record) + "\n" for record in kept.values())
+            replace_file(self.path / METRICS, text.encode())
+
+    def add_record(self, record: dict[str, Any]) -> None:
+        path = self.path / METRICS
+        with writing(path), path.open("a") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    # --- Result ---
+
+    def result(self) -> Result:
+        data = self._json(RESULT)
+        try:
+            return Result.from_json(data)
+        except (RFWPError, TypeError, KeyError) as error:
+            where = self.path / RESULT
+            raise InvalidFile(f"{where} is not a result of this version: {error}; delete it to test again") from error
+
+    def write_result(self, result: Result) -> None:
+        text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
+        replace_file(self.path / RESULT, text.encode())
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            data = json.loads((self.path / name).read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise InvalidFile(f"{self.path / name} is not readable as JSON: {' '.join(str(error).split())}") from error
+        if not isinstance(data, dict):
+            raise InvalidFile(f"{self.path / name} holds a {type(data).__name__}, expected an object")
+        return data
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """`train.lr 0.0003 -> 0.001` for every field that differs."""
+    before, after = dict(_flat(to_dict(old))), dict(_flat(to_dict(new)))
+    names = {**before, **after}
+    return [f"{n} {before.get(n, '-')} -> {after.get(n, '-')}" for n in names if before.get(n, "-") != after.get(n, "-")]
+
+
+def fingerprint(split: Split) -> str:
+    """Tells one data set from another."""
+    digest = hashlib.sha256()
+    for tensor in (split.tokens, split.targets, split.lengths):
+        digest.update(f"{tuple(tensor.shape)}".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif prefix or name != "kind":
+            yield prefix + name, value
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("epoch"), int) else None

@@ -1,0 +1,134 @@
+"""What a person sees of a run: a live line on a terminal, one line an epoch elsewhere, and TensorBoard if it is installed."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+log = logging.getLogger("rfwp")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far a run is."""
+
+    epoch: int
+    """The one under way, from 1."""
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    """Mean over the targets of the epoch so far."""
+    tokens_per_s: float
+    seconds_left: float | None
+    score: float | None
+    """Of the last validation."""
+    best: float | None
+    """Of all validations so far."""
+
+
+class Log:
+    """Says little, through Python's logging; the base of logs that say more."""
+
+    live = False
+    """Whether it wants to know every second."""
+
+    def say(self, line: str) -> None:
+        log.info(line)
+
+    def warn(self, line: str) -> None:
+        """What must be known."""
+        log.warning(line)
+
+    def start(self, folder: Path, epochs: int, done: int) -> None: ...
+
+    def moment(self, moment: Moment) -> None: ...
+
+    def epoch(self, record: dict[str, Any], moment: Moment) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class ConsoleLog(Log):
+    """On a console, and for TensorBoard."""
+
+    def __init__(self, console: Console | None = None, tensorboard: bool = True):
+        self.console = console or Console()
+        self.live = self.console.is_terminal
+        self._tensorboard = tensorboard
+        self._line: Live | None = None
+        self._writer: Any = None
+
+    def say(self, line: str) -> None:
+        # no wrapping and no colours in the middle of a path
+        self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def warn(self, line: str) -> None:
+        self.say(line)
+
+    def start(self, folder: Path, epochs: int, done: int) -> None:
+        if self._tensorboard:
+            self._writer = self._open(folder / "tensorboard", done)
+        if self.live:
+            self._line = Live(console=self.console, auto_refresh=False, transient=True)
+            self._line.start()
+
+    def moment(self, moment: Moment) -> None:
+        if self._line is not None:
+            self._line.update(Text(describe(moment), overflow="ellipsis", no_wrap=True), refresh=True)
+
+    def epoch(self, record: dict[str, Any], moment: Moment) -> None:
+        if self._line is None:
+            valid = ", ".join(f"{name} {value:.2%}" for name, value in record["valid"].items())
+            left = f", {duration(moment.seconds_left)} left" if moment.seconds_left else ""
+            speed = f"{record['tokens_per_s']:,.0f} tokens/s"
+            self.say(f"epoch {record['epoch']}/{moment.epochs}: loss {record['loss']:.4f}, {valid}, {speed}{left}")
+        else:
+            self.moment(moment)
+        if self._writer is not None:
+            self._writer.add_scalar("train/loss", record["loss"], record["epoch"])
+            self._writer.add_scalar("speed/tokens_per_s", record["tokens_per_s"], record["epoch"])
+            for name, value in record["valid"].items():
+                self._writer.add_scalar(f"valid/{name}", value, record["epoch"])
+            self._writer.flush()
+
+    def end(self) -> None:
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _open(self, folder: Path, done: int) -> Any:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            self._tensorboard = False
+            self.say('no TensorBoard here; to have its curves: pip install "rfwp[train]"')
+            return None
+        # what an interrupted run wrote after its checkpoint is not shown
+        return SummaryWriter(str(folder), purge_step=done + 1)
+
+
+def describe(moment: Moment) -> str:
+    """One line."""
+    parts = [f"epoch {moment.epoch}/{moment.epochs}", f"step {moment.step}/{moment.steps}", f"loss {moment.loss:.4f}"]
+    if moment.score is not None and moment.best is not None:
+        parts.append(f"valid {moment.score:.2%} (best {moment.best:.2%})")
+    parts.append(f"{moment.tokens_per_s:,.0f} tokens/s")
+    if moment.seconds_left is not None:
+        parts.append(f"{duration(moment.seconds_left)} left")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """`2 h 05 min`, `3 min 20 s`, `8 s`"""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

@@ -1,0 +1,61 @@
+"""The optimiser, and its state as tensors with names."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from rfwp.config import TrainConfig
+from rfwp.errors import InvalidFile, InvalidInput
+
+PREFIX = "adam."
+
+
+def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Adam:
+    """Adam with the run's settings; fused where PyTorch has one kernel for all of it."""
+    fused = next(model.parameters()).device.type in ("cuda", "cpu")
+    betas = config.beta1, config.beta2
+    return torch.optim.Adam(model.parameters(), lr=config.lr, betas=betas, eps=config.eps, fused=fused)
+
+
+def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """`adam.exp_avg.core.blocks.0.norm.weight`, ...: nothing before the first step."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            tensors[f"{PREFIX}{key}.{name}"] = torch.as_tensor(value)
+    return tensors
+
+
+def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor], lr: float) -> None:
+    """The inverse of `optimiser_tensors`."""
+    states: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(PREFIX):
+            key, _, parameter = name.removeprefix(PREFIX).partition(".")
+            states.setdefault(parameter, {})[key] = tensor
+    places = {name: place for place, (name, _) in enumerate(model.named_parameters())}
+    if unknown := set(states) - set(places):
+        raise InvalidFile(f"the optimiser's state has {min(unknown)}, which the model does not have; it is of another model")
+    groups = optimiser.state_dict()["param_groups"]
+    for group in groups:
+        group["lr"] = lr
+    optimiser.load_state_dict({"state": {places[name]: state for name, state in states.items()}, "param_groups": groups})
+
+
+def check_training(config: TrainConfig) -> None:
+    """Settings that cannot work, in one line."""
+    for name in ("epochs", "batch", "accumulate"):
+        if getattr(config, name) < 1:
+            raise InvalidInput(f"train.{name}={getattr(config, name)}; use at least 1")
+    if config.accumulate > config.batch:
+        raise InvalidInput(f"train.accumulate={config.accumulate} parts of a batch of {config.batch}; use at most {config.batch}")
+    for name in ("lr", "eps", "clip"):
+        value = getattr(config, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise InvalidInput(f"train.{name}={value}; use a positive number")
+    for name in ("beta1", "beta2"):
+        if not 0 <= getattr(config, name) < 1:
+            raise InvalidInput(f"train.{name}={getattr(config, name)}; use a number from 0 to below 1")
+    if config.patience is not None and config.patience < 1:
+        raise InvalidInput(f"train.patience={config.patience}; use at least 1, or none for no early stop")

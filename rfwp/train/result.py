@@ -1,0 +1,49 @@
+"""What a finished run is worth: one JSON object."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+from rfwp.config import RunConfig, from_dict, to_dict
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run, its numbers, and the machine and code that they come from."""
+
+    config: RunConfig
+    seed: int
+    metrics: dict[str, float]
+    """Of the best checkpoint on the test set; empty while the run is not finished."""
+    valid: dict[str, float]
+    """Of the best checkpoint on the validation set."""
+    best_epoch: int
+    """Counted from 1; 0 before the first validation."""
+    epochs: int
+    """Epochs trained."""
+    seconds: float
+    """Of training and validation, over all parts of a run that was resumed."""
+    tokens_per_s: float
+    """Training tokens a second, padding not counted, in the median epoch."""
+    parameters: int
+    device: str = ""
+    commit: str | None = None
+    torch: str = ""
+    rfwp: str = ""
+    time: str = ""
+    curve: tuple[tuple[int, float, float], ...] = ()
+    """(epoch, training loss, validation score) of every epoch."""
+    stopped: str | None = None
+    """Why it ended before its last epoch: patience, SIGINT or SIGTERM. After a signal it can be resumed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with the preset's name in front."""
+        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        data["config"], data["curve"] = to_dict(self.config), [list(point) for point in self.curve]
+        return {"preset": self.config.preset, **data}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        values = {name: value for name, value in data.items() if name != "preset"}
+        values["config"], values["curve"] = from_dict(data["config"]), tuple(tuple(point) for point in data["curve"])
+        return cls(**values)

@@ -1,0 +1,34 @@
+"""Ctrl-C and SIGTERM as wishes: the step is finished and saved before the process ends."""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any, Self
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """`with StopSignals() as stop:` catches them; `stop.wish` is 0, or the number of the first signal that came."""
+
+    def __init__(self, leave_at_second: bool = True):
+        self.wish = 0
+        self.leave_at_second = leave_at_second
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        # only the main thread may; and what ignores Ctrl-C in the background goes on ignoring it
+        if threading.current_thread() is threading.main_thread():
+            chosen = [s for s in STOPS if signal.getsignal(s) is not signal.SIG_IGN]
+            self._before = {s: signal.signal(s, self._handle) for s in chosen}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.wish and number == signal.SIGINT and self.leave_at_second:
+            raise KeyboardInterrupt
+        self.wish = self.wish or number

@@ -1,0 +1,41 @@
+"""How fast a run goes is no part of its config: these choices change rounding at most."""
+
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+import torch
+
+from rfwp.errors import InvalidInput, unknown, usable_device
+from rfwp.train.distributed import World
+from rfwp.train.step import Region
+
+Compile = Literal["auto", "no", "blocks"]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """auto: both on a GPU, neither on the CPU; no CUDA graphs with several processes."""
+
+    compile: Compile = "auto"
+    cuda_graph: Literal["auto"] | bool = "auto"
+
+    def resolve(self, world: World) -> tuple[Region, bool]:
+        """What is compiled, and whether steps are replayed."""
+        if self.compile not in get_args(Compile):
+            raise unknown("choice of compile", self.compile, get_args(Compile))
+        gpu = world.device.type == "cuda"
+        if self.cuda_graph is True and world.size > 1:
+            raise InvalidInput("cuda_graph=True works in one process only; leave it on auto")
+        region = ("blocks" if gpu else "no") if self.compile == "auto" else self.compile
+        graph = gpu and world.size == 1 if self.cuda_graph == "auto" else self.cuda_graph
+        return cast(Region, region), graph
+
+
+def find_device(name: str | torch.device) -> torch.device:
+    """auto: a GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = usable_device(name)
+    if device.type == "meta":
+        raise InvalidInput("device 'meta' has no values to train; use 'cpu' or 'cuda'")
+    return device

@@ -1,0 +1,193 @@
+"""`rfwp train` and `rfwp eval` as a user sees them."""
+
+import json
+import signal
+
+import pytest
+
+from rfwp.config import replace, to_dict
+from rfwp.presets import run_config
+from rfwp.train.data import Data
+from tests.test_cli import run
+from tests.train.tiny import before_call, weights
+
+PRESET = "code-execution-3/lstm"
+SMALL = {
+    "model.core.hidden": 8,
+    "model.embedding": 8,
+    "train.batch": 8,
+    "train.epochs": 2,
+    "task.train": 20,
+    "task.valid": 6,
+    "task.test": 6,
+    "task.statements": 4,
+}
+SET = ["--set", *(f"{name}={value}" for name, value in SMALL.items())]
+DEVICE = ["--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("RFWP_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def train(capsys, *arguments):
+    return run(capsys, "train", *map(str, arguments), *DEVICE)
+
+
+def test_train_then_eval(capsys, tmp_path):
+    folder = tmp_path / "run"
+    code, out, err = train(capsys, PRESET, "--out", folder, *SET)
+    assert (code, err) == (0, "")
+    assert [line for line in out.splitlines() if line.startswith("epoch 2/2: loss ")]
+    assert "sequence accuracy" in out
+    assert json.loads((folder / "config.json").read_text())["run"] == to_dict(replace(run_config(PRESET), SMALL))
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["preset"], result["seed"], result["epochs"]) == (PRESET, 1, 2)
+
+    code, out, _ = run(capsys, "eval", str(folder), *DEVICE)
+    assert code == 0
+    for name, value in result["metrics"].items():
+        assert any(line.split("  ")[0] == name and f"{100 * value:.2f} %" in line for line in out.splitlines())
+
+    code, out, _ = run(capsys, "eval", str(folder), "--input", "x = 3 ; x ++ ; print x ;", *DEVICE)
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["token", "prediction", "truth"]
+    assert [line[0] for line in lines[1:]] == ["x", "=", "3", ";", "x", "++", ";", "print", "x", ";"]
+    assert lines[-1][2] == "4"
+    assert all((line[1] == line[2]) == (line[-1] != "wrong") for line in lines[1:])
+
+
+def test_several_seeds_give_a_mean_and_take_finished_ones_as_they_are(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train(capsys, PRESET, "--seeds", 1, *SET)[0] == 0
+    home = tmp_path / "runs/code-execution-3-lstm"
+    before = weights(home / "seed-1"), (home / "seed-1/result.json").stat().st_mtime_ns
+    code, out, _ = train(capsys, PRESET, "--seeds", 1, 2, *SET)
+    assert code == 0
+    assert "2 seeds: mean ± standard deviation" in out
+    assert before == (weights(home / "seed-1"), (home / "seed-1/result.json").stat().st_mtime_ns)
+    assert weights(home / "seed-2") != before[0]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_how_to_go_on_and_does(capsys, tmp_path, monkeypatch, number, code):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Data, "get", before_call(2, Data.get, lambda: signal.raise_signal(number)))
+        stopped, out, _ = train(capsys, PRESET, "--out", folder, "--seeds", 7, *SET)
+    assert stopped == code
+    assert f"stopped by {number.name} in epoch 1, step 2/3, saved; go on with: rfwp train --resume {folder}" in out.splitlines()
+    # the same command again does not write over it
+    again, _, err = train(capsys, PRESET, "--out", folder, "--seeds", 7, *SET)
+    assert again == 2
+    assert f"unfinished; go on with: rfwp train --resume {folder}" in err
+    # another config is not this run
+    other, _, err = train(capsys, "--resume", folder, "--epochs", 5)
+    assert other == 2
+    assert "another config: train.epochs 2 -> 5" in err
+    other, _, err = train(capsys, "code-execution-3/delta-rnn", "--resume", folder)
+    assert other == 2
+    assert "model.core.kind lstm -> blocks" in err
+    finished, out, err = train(capsys, "--resume", folder)
+    assert (finished, err) == (0, "")
+    assert "resumed after epoch 0, step 2" in out
+    code, _, err = train(capsys, "--resume", folder)
+    assert code == 2
+    assert f"{folder} is finished" in err
+    code, _, err = train(capsys, PRESET, "--out", folder, "--seeds", 7, *SET)
+    assert code == 2
+    assert "holds this run already, finished (sequence accuracy " in err
+
+
+def test_a_run_that_torchrun_starts_again_resumes_by_itself(capsys, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Data, "get", before_call(2, Data.get, lambda: signal.raise_signal(signal.SIGTERM)))
+        assert train(capsys, PRESET, "--out", folder, *SET)[0] == 143
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    code, out, _ = train(capsys, PRESET, "--out", folder, *SET)
+    assert code == 0
+    assert "resumed after epoch 0, step 2" in out
+
+
+def test_ctrl_c_twice_is_no_traceback(capsys, tmp_path, monkeypatch):
+    def twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Data, "get", before_call(2, Data.get, twice))
+    code, _, err = train(capsys, PRESET, "--out", tmp_path / "run", *SET)
+    assert (code, err) == (130, "rfwp: interrupted\n")
+
+
+def test_own_sequences(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "mine"
+    data.mkdir()
+    for name in ("train", "valid", "test"):
+        (data / f"{name}.src").write_text("a b c\nc a [b]\nb b\n")
+        (data / f"{name}.tgt").write_text("_ X _\nX _ _\n_ Y\n")
+    small = ["--set", "model.core.hidden=8", "model.embedding=8", "train.epochs=2"]
+    code, _, err = train(capsys, "--data", data, "--model", PRESET, *small)
+    assert (code, err) == (0, "")
+    folder = tmp_path / "runs/mine-code-execution-3-lstm/seed-1"
+    config = json.loads((folder / "config.json").read_text())["run"]
+    assert (config["model"]["inputs"], config["model"]["outputs"]) == (4, 3)
+    assert config["train"]["lr"] == 3e-3
+    code, out, _ = run(capsys, "eval", str(folder), "--input", "a [b]", *DEVICE)
+    assert code == 0
+    assert [line.split()[::2] for line in out.splitlines()[1:]] == [["a", "?"], ["[b]", "?"]]
+
+
+def test_a_changed_task_brings_its_vocabulary(capsys, tmp_path):
+    folder = tmp_path / "run"
+    code, _, err = train(capsys, PRESET, "--out", folder, *SET, "task.variables=5", "train.clip=none")
+    assert (code, err) == (0, "")
+    config = json.loads((folder / "config.json").read_text())["run"]
+    assert config["model"]["inputs"] == 24
+    assert config["train"]["clip"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["code-execution-3/lsmt"], "unknown preset 'code-execution-3/lsmt'; did you mean 'code-execution-3/lstm'?"),
+        (["atari/rdn"], "preset atari/rdn has a model but no training run"),
+        ([], "train needs a preset, --data FOLDER with --model PRESET, or --resume RUN"),
+        ([PRESET, "--set", "train.lrr=1"], "unknown field of TrainConfig 'lrr'; did you mean 'lr'?"),
+        ([PRESET, "--set", "train.lr=fast"], "lr: expected float, saw 'fast'"),
+        ([PRESET, "--set", "train.lr"], "--set train.lr: expected name=value"),
+        ([PRESET, "--set", "train.lr=NaN"], "expected a finite number"),
+        ([PRESET, "--set", "train.lr=1", "train.lr=2"], "--set train.lr is there twice"),
+        ([PRESET, "--set", "train.lr=1", "--set", "train.clip=2"], "--set is there twice; put all values behind one --set"),
+        ([PRESET, "--epochs", "0"], "train.epochs=0; use at least 1"),
+        ([PRESET, "--seeds", "1", "1"], "a seed is there twice"),
+        ([PRESET, "--data", "x"], "--data FOLDER and --model PRESET go together"),
+        ([PRESET, "--data", "x", "--model", PRESET], "has a task of its own; give one of them"),
+        (["--data", "nowhere", "--model", PRESET], "nowhere is not a folder"),
+        (["--data", ".", "--model", "atari/rdn"], "does not read tokens"),
+        (["--resume", "nowhere"], "nowhere is no run folder: it has no config.json"),
+        (["--resume", "nowhere", "--out", "there"], "leave --out and --data away"),
+        (["code-execution-3/rdn", "--set", "model.core.heads=7", "task.train=5"], "heads=7 does not divide width=256"),
+        ([PRESET, "--set", "train.batch=8", "task.train=0"], "train=0 does not fit"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = train(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_eval_of_something_else_is_one_line(capsys, tmp_path):
+    code, _, err = run(capsys, "eval", str(tmp_path), *DEVICE)
+    assert code == 2
+    assert f"{tmp_path} is no run folder" in err
+    (tmp_path / "config.json").write_text(json.dumps({"rfwp": "0.1.0", "run": to_dict(replace(run_config(PRESET), SMALL))}))
+    code, _, err = run(capsys, "eval", str(tmp_path), *DEVICE)
+    assert code == 2
+    assert "has no checkpoint yet" in err

@@ -1,0 +1,269 @@
+"""A run is decided by its config: however often it is stopped, it ends with the same bits; nothing is lost."""
+
+import dataclasses
+import json
+import signal
+
+import pytest
+import safetensors.torch
+import torch
+
+import rfwp
+from rfwp.errors import InvalidFile, InvalidInput
+from rfwp.train import Diverged, Log, Result
+from rfwp.train.data import Data
+from rfwp.train.evaluate import evaluate
+from tests.train.tiny import Tiny, before_call, tiny_config, trainer, weights
+
+
+def raise_signal_at(monkeypatch, n, number=signal.SIGINT):
+    monkeypatch.setattr(Data, "get", before_call(n, Data.get, lambda: signal.raise_signal(number)))
+
+
+def without_times(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: line[key] for key in ("epoch", "loss", "valid")} for line in lines]
+
+
+def assert_same_run(folder, other):
+    for name in ("last", "best"):
+        assert weights(folder, name) == weights(other, name)
+        read = [safetensors.torch.load_file(f / name / "optimiser.safetensors") for f in (folder, other)]
+        assert read[0].keys() == read[1].keys()
+        assert all(torch.equal(read[0][key], read[1][key]) for key in read[0])
+    assert without_times(folder) == without_times(other)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, trainer(folder).run()
+
+
+def test_training_learns_and_keeps_the_best_epoch(tmp_path):
+    result = trainer(tmp_path, tiny_config(epochs=25, lr=3e-2, dropout=0.0), Tiny(train=64)).run()
+    assert result.curve[-1][1] < 0.7 * result.curve[0][1]
+    scores = [score for _, _, score in result.curve]
+    assert result.best_epoch == 1 + scores.index(max(scores))
+    assert result.valid["token accuracy"] == max(scores)
+    assert result.epochs == 25
+    assert result.stopped is None
+
+
+def test_the_best_checkpoint_is_what_was_tested_and_loads_alone(whole):
+    folder, result = whole
+    model = rfwp.load(folder / "best")
+    test = Data(Tiny().split("test"), torch.device("cpu"))
+    assert evaluate(model, Tiny(), test, 8) == result.metrics
+    assert result.parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_the_result_is_kept_and_a_finished_run_is_not_trained_again(whole):
+    folder, result = whole
+    assert Result.from_json(json.loads((folder / "result.json").read_text())) == result
+    assert trainer(folder).run() == result
+    line = result.to_json()
+    wanted = (
+        "preset seed config metrics valid best_epoch epochs seconds tokens_per_s parameters device commit torch rfwp time curve"
+    )
+    assert set(wanted.split()) <= set(line)
+    assert line["preset"] == "tiny"
+
+
+@pytest.mark.parametrize("core", ["lstm", "delta_rnn"])
+def test_two_runs_of_one_config_are_bit_identical(tmp_path, core):
+    for name in "ab":
+        trainer(tmp_path / name, tiny_config(core, epochs=2)).run()
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+
+
+# three steps and one validation an epoch: 3 is the first epoch's last step, 4 its validation, 12 the last validation of all
+@pytest.mark.parametrize("batch", [1, 3, 4, 6, 12])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_resumes_bit_identically(tmp_path, monkeypatch, whole, batch, number):
+    with monkeypatch.context() as patch:
+        raise_signal_at(patch, batch, number)
+        stopped = trainer(tmp_path).run()
+    assert stopped.stopped == number.name
+    assert stopped.metrics == {}
+    result = trainer(tmp_path).run()
+    assert_same_run(tmp_path, whole[0])
+    assert result.metrics == whole[1].metrics
+    assert [point[:2] for point in result.curve] == [point[:2] for point in whole[1].curve]
+
+
+def test_a_run_that_stops_between_epochs_resumes_bit_identically(tmp_path, monkeypatch, whole):
+    class Lost(Exception):
+        pass
+
+    def lose(*_):
+        raise Lost
+
+    log = Log()
+    monkeypatch.setattr(log, "epoch", before_call(2, log.epoch, lose))
+    with pytest.raises(Lost):
+        trainer(tmp_path, log=log).run()
+    trainer(tmp_path).run()
+    assert_same_run(tmp_path, whole[0])
+
+
+def test_checkpoints_inside_epochs_change_nothing(tmp_path, whole):
+    trainer(tmp_path, save_minutes=0).run()
+    assert_same_run(tmp_path, whole[0])
+
+
+def test_a_second_ctrl_c_leaves_at_once(tmp_path, monkeypatch):
+    def twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Data, "get", before_call(2, Data.get, twice))
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path).run()
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_records_of_epochs_that_are_trained_again_are_dropped(tmp_path, monkeypatch, whole):
+    with monkeypatch.context() as patch:
+        raise_signal_at(patch, 6)
+        trainer(tmp_path).run()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"epoch": 2, "loss": 0.0, "valid": {"token accuracy": 1.0}, "tokens_per_s": 1.0}) + "\n")
+        file.write('{"epoch": 3, "lo')
+    trainer(tmp_path).run()
+    assert_same_run(tmp_path, whole[0])
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 8])
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_accumulation_equals_the_whole_batch(tmp_path, accumulate, clip):
+    for parts in (1, accumulate):
+        trainer(tmp_path / str(parts), tiny_config(dropout=0.0, accumulate=parts, clip=clip)).run()
+    ours, whole = (safetensors.torch.load((tmp_path / str(n) / "last/model.safetensors").read_bytes()) for n in (accumulate, 1))
+    for name in whole:
+        torch.testing.assert_close(ours[name], whole[name], atol=1e-6, rtol=0)
+
+
+def test_training_is_plain_adam_on_the_shuffled_data_with_a_smaller_last_batch(tmp_path):
+    """Nothing of the loop: rows of the permutation, cut by hand, without any padding."""
+    from rfwp.train.data import order
+    from rfwp.train.loop import build
+
+    config = tiny_config(dropout=0.0, epochs=2)
+    trainer(tmp_path, config).run()
+    model, split = build(config), Tiny().split("train")
+    adam = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.995), eps=1e-9)
+    for epoch in range(2):
+        for rows in order(22, 1, epoch, 8):
+            rows = rows[rows < 22]
+            T = int(split.lengths[rows].max())
+            loss, _ = model.loss(split.tokens[rows, :T].long(), split.targets[rows, :T].long())
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    trained = safetensors.torch.load(weights(tmp_path))
+    for name, expected in model.state_dict().items():
+        torch.testing.assert_close(trained[name], expected, atol=1e-6, rtol=0)
+
+
+def test_patience_ends_a_run_that_gets_no_better(tmp_path):
+    result = trainer(tmp_path, tiny_config(lr=1e-12, epochs=20, patience=2)).run()
+    assert result.stopped == "patience"
+    assert result.epochs == result.best_epoch + 2 == 3
+    assert result.metrics
+
+
+# --- Numbers that are not finite ---
+
+
+def spoil(model, value):
+    next(model.parameters()).data.fill_(value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_with_its_step_and_batch(tmp_path, monkeypatch, value):
+    run = trainer(tmp_path)
+    monkeypatch.setattr(Data, "get", before_call(6, Data.get, lambda: spoil(run.model, value)))
+    with pytest.raises(Diverged, match=r"in epoch 2, step 2; its batch is in .*nan-batch.safetensors.*lower train.lr"):
+        run.run()
+    batch = safetensors.torch.load_file(tmp_path / "nan-batch.safetensors")
+    split = Tiny().split("train")
+    assert torch.equal(split.tokens[batch["rows"]].long(), batch["tokens"][:, :12])
+    assert torch.equal(split.targets[batch["rows"]].long(), batch["targets"][:, :12])
+    state = json.loads((tmp_path / "last/state.json").read_text())
+    assert state["progress"]["epoch"] == 1
+    assert all(t.isfinite().all() for t in safetensors.torch.load(weights(tmp_path)).values())
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
+    run = trainer(tmp_path)
+    # after the last step of an epoch all losses were fine; only its update is not
+    evaluation = before_call(2, evaluate, lambda: spoil(run.model, float("nan")))
+    monkeypatch.setattr("rfwp.train.loop.evaluate", evaluation)
+    with pytest.raises(Diverged, match="weights are not finite in epoch 2, step 3"):
+        run.run()
+    assert all(t.isfinite().all() for t in safetensors.torch.load(weights(tmp_path)).values())
+
+
+# --- Bad input: one line, nothing written ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "train.epochs=0; use at least 1"),
+        ({"accumulate": 9}, "train.accumulate=9 parts of a batch of 8"),
+        ({"lr": -1.0}, "train.lr=-1.0; use a positive number"),
+        ({"clip": 0.0}, "train.clip=0.0; use a positive number"),
+        ({"beta2": 1.0}, "train.beta2=1.0"),
+        ({"patience": 0}, "train.patience=0"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(tmp_path, changes, message):
+    with pytest.raises(InvalidInput, match=message):
+        trainer(tmp_path / "run", tiny_config(**changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_empty_split_is_named(tmp_path):
+    with pytest.raises(InvalidInput, match="the split 'valid' is empty"):
+        trainer(tmp_path / "run", task=Tiny(valid=0))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_vocabulary_that_is_too_small_is_named(tmp_path):
+    config = tiny_config()
+    small = dataclasses.replace(config, model=dataclasses.replace(config.model, outputs=4))
+    with pytest.raises(InvalidInput, match=r"model.outputs=4, but the task has 5 symbols; use model.outputs=5"):
+        trainer(tmp_path / "run", small)
+
+
+def test_a_folder_with_another_run_names_the_fields_that_differ(whole):
+    with pytest.raises(InvalidInput, match=r"another config: train.batch 8 -> 4; train.lr 0.01 -> 0.5; use another --out"):
+        trainer(whole[0], tiny_config(lr=0.5, batch=4))
+
+
+def test_other_data_under_the_same_config_are_noticed(whole):
+    with pytest.raises(InvalidInput, match="other data"):
+        trainer(whole[0], task=Tiny(train=21))
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(InvalidFile, match="is a file"):
+        trainer(tmp_path / "run")
+
+
+def test_two_processes_cannot_train_in_one_folder(tmp_path, monkeypatch):
+    messages = []
+
+    def second():
+        with pytest.raises(InvalidInput, match="another process") as caught:
+            trainer(tmp_path).run()
+        messages.append(caught.value)
+
+    monkeypatch.setattr(Data, "get", before_call(2, Data.get, second))
+    trainer(tmp_path).run()
+    assert messages

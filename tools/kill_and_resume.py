@@ -1,0 +1,90 @@
+"""Kill a small training run with SIGKILL at random moments, go on with it, and compare its last bits with an undisturbed run.
+
+python tools/kill_and_resume.py                              20 kills on the CPU
+python tools/kill_and_resume.py --device cuda --kills 5      the same on a GPU
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SMALL = (
+    "model.core.width=64 model.embedding=64 model.core.layers=2 model.core.heads=4 model.core.ff=128 "
+    "task.train=256 task.valid=32 task.test=32 task.statements=20 train.batch=16"
+)
+
+
+def command(preset: str, device: str, epochs: int, folder: Path) -> list[str]:
+    # a checkpoint after every step, so that many kills fall into the saving of one
+    run = [sys.executable, "-m", "rfwp", "train", preset, "--device", device, "--save-minutes", "0"]
+    if (folder / "config.json").exists():
+        return [*run[:4], "--resume", str(folder), *run[5:]]
+    return [*run, "--out", str(folder), "--epochs", str(epochs), "--set", *SMALL.split()]
+
+
+def train(arguments: list[str], seconds: float | None = None) -> float | None:
+    """Seconds from its first line to its end; None if it was killed so many seconds after its first line."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline()]
+    start = time.monotonic()
+    try:
+        lines += process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+    if process.returncode:
+        sys.exit(f"the run failed with {process.returncode}: {''.join(filter(None, lines))}")
+    return time.monotonic() - start
+
+
+def interesting(folder: Path) -> str:
+    """What the kill left behind."""
+    missing = [name for name in ("last", "previous") if not (folder / name).exists()]
+    unfinished = sorted(path.name for path in folder.glob(".*-new")) if folder.exists() else []
+    return ", ".join([f"no {name}" for name in missing] + [f"{name} unfinished" for name in unfinished]) or "in a step"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="code-execution-3/delta-rnn")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as home:
+        whole, killed = Path(home) / "whole", Path(home) / "killed"
+        arguments = options.preset, options.device, options.epochs
+        train(command(options.preset, options.device, 1, Path(home) / "warm"))  # data and kernels are made once
+        seconds = train(command(*arguments, whole))
+        assert seconds is not None
+        print(f"undisturbed: {seconds:.1f} s")
+        for n in range(options.kills):
+            after = chance.uniform(0, 1.5 * seconds / options.kills)
+            if train(command(*arguments, killed), after) is not None:
+                print(f"kill {n + 1}: too late, it had finished")
+                break
+            print(f"kill {n + 1} after {after:.1f} s: {interesting(killed)}", flush=True)
+        else:
+            train(command(*arguments, killed))
+        for name in ("last", "best"):
+            same = [(f / name / "model.safetensors").read_bytes() for f in (whole, killed)]
+            if same[0] != same[1]:
+                sys.exit(f"{name}: the weights differ")
+        print("the same bits")
+
+
+if __name__ == "__main__":
+    main()
