@@ -35,6 +35,8 @@ class Case(NamedTuple):
     state: bool
     reset: bool
     dtype: torch.dtype = torch.float32
+    raw: bool = False
+    """k and beta before their activations, and gradients written into views of one tensor."""
 
 
 CASES = (
@@ -53,6 +55,11 @@ CASES = (
     Case(1, 450, 64, False, False),
     Case(1, 63, 128, True, True),
     Case(1, 63, 128, False, False, torch.bfloat16),
+    Case(3, 450, 16, True, False, raw=True),
+    Case(1, 63, 24, True, True, raw=True),
+    Case(3, 63, 16, True, True, torch.bfloat16, raw=True),
+    Case(1, 63, 64, True, True, raw=True),
+    Case(1, 33, 128, True, False, raw=True),
 )
 
 SHAPES = ((64, 450, 16, 16), (96, 256, 8, 16), (32, 1024, 8, 64))
@@ -65,40 +72,69 @@ def kernels(op: str) -> ModuleType:
 
 
 def inputs(
-    op: str, B: int, T: int, H: int, d: int, dtype: torch.dtype, state: bool, device: str
+    op: str, B: int, T: int, H: int, d: int, dtype: torch.dtype, state: bool, device: str, raw: bool = False
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The op's tensors, slices of one projection, and its states."""
+    """The op's tensors, slices of one projection (and of one R), and its states."""
     make = {"device": device, "generator": torch.Generator(device).manual_seed(B * T + d)}
     if op == "recurrent_delta":
         x = torch.randn(B, T, H, 3 * d + 1, **make).to(dtype)
-        R = [(torch.randn(H, *s, **make) / d**0.5).to(dtype) for s in ((d, d), (d, d), (d, d), (d,))]
-        tensors = [x[..., :d], x[..., d : 2 * d], x[..., 2 * d : 3 * d], x[..., -1], *R]
+        R = (torch.randn(H, 3 * d + 1, d, **make) / d**0.5).to(dtype)
+        tensors = [*slices(x, d), R[:, :d], R[:, d : 2 * d], R[:, 2 * d : 3 * d], R[:, -1]]
         states = [torch.randn(B, H, d, d, **make), torch.randn(B, H, d, **make)]
     else:
         gates = (3,) if op == "delta_lstm" else ()
         x = torch.randn(B, T, H, *gates, 3 * d + 1, **make)
-        x[..., d : 2 * d] = x[..., d : 2 * d].softmax(-1)
-        x[..., -1] = x[..., -1].sigmoid()
-        x = x.to(dtype)
-        tensors = [x[..., :d], x[..., d : 2 * d], x[..., 2 * d : 3 * d], x[..., -1]]
+        if not raw:
+            x[..., d : 2 * d] = x[..., d : 2 * d].softmax(-1)
+            x[..., -1] = x[..., -1].sigmoid()
+        tensors = slices(x.to(dtype), d)
         states = [torch.randn(B, H, *gates, d, d, **make), *(torch.randn(B, H, d, **make) for _ in range(1 + len(gates)))]
     return tensors, states if state else [torch.zeros_like(s) for s in states]
 
 
-def both_ways(op: str, version: str, tensors: list[Tensor], states: list[Tensor], reset: Tensor | None, gradients: list[Tensor]):
+def slices(x: Tensor, d: int) -> list[Tensor]:
+    return [x[..., :d], x[..., d : 2 * d], x[..., 2 * d : 3 * d], x[..., -1]]
+
+
+def both_ways(
+    op: str,
+    version: str,
+    tensors: list[Tensor],
+    states: list[Tensor],
+    reset: Tensor | None,
+    gradients: list[Tensor],
+    raw: bool = False,
+):
     """y, final states, then the gradients of all inputs and states."""
     kernel, extra = kernels(op), [version] if version else []
-    y, *rest = kernel.forward(*tensors, *states, reset, True, *extra)
+    options = {"raw": True} if raw and version else {}
+    out = None
+    if raw:
+        first = tensors[0]
+        out = tuple(slices(first.new_empty(*first.shape[:-1], 3 * first.shape[-1] + 1), first.shape[-1]))
+    y, *rest = kernel.forward(*tensors, *states, reset, True, *extra, **options)
     finals, saved = rest[: len(states)], rest[len(states) :]
-    return y, *finals, *kernel.backward(*gradients, *tensors, *states, reset, y, *saved, *extra)
+    return y, *finals, *kernel.backward(*gradients, *tensors, *states, reset, y, *saved, *extra, **options, out=out)
 
 
-def reference(op: str, version: str, tensors: list[Tensor], states: list[Tensor], reset: Tensor | None, gradients: list[Tensor]):
+def reference(
+    op: str,
+    version: str,
+    tensors: list[Tensor],
+    states: list[Tensor],
+    reset: Tensor | None,
+    gradients: list[Tensor],
+    raw: bool = False,
+):
     loop = getattr(importlib.import_module(f"rfwp.ops.{op}"), f"{op}_reference")
     leaves = [x.detach().cpu().double().requires_grad_() for x in (*tensors, *states)]
     n = len(tensors)
+    given = leaves[:n]
+    if raw and version:
+        z, k, v, beta = given
+        given = [z, k.softmax(-1), v, beta.sigmoid()]
     extra = {"version": version} if version else {}
-    y, finals = loop(*leaves[:n], state=tuple(leaves[n:]), reset=None if reset is None else reset.cpu(), **extra)
+    y, finals = loop(*given, state=tuple(leaves[n:]), reset=None if reset is None else reset.cpu(), **extra)
     grads = torch.autograd.grad((y, *finals), leaves, [g.cpu().double() for g in gradients], materialize_grads=True)
     return y, *finals, *grads
 
@@ -114,19 +150,20 @@ def check(op: str, version: str, case: Case) -> tuple[str, float, float, bool]:
     """(case, largest error of y and states, largest error of gradients, passed)"""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)  # fills every allocation with NaN
-    B, T, d, state, with_reset, dtype = case
-    tensors, states = inputs(op, B, T, 2, d, dtype, state, "cuda")
+    B, T, d, state, with_reset, dtype, raw = case
+    tensors, states = inputs(op, B, T, 2, d, dtype, state, "cuda", raw)
     generator = torch.Generator("cuda").manual_seed(1)
     reset = torch.rand(B, T, device="cuda", generator=generator) < 0.05 if with_reset else None
     y = tensors[2][..., 0, :] if op == "delta_lstm" else tensors[2]
     gradients = [torch.randn(x.shape, device="cuda", generator=generator).to(x.dtype) for x in (y, *states)]
-    ours = both_ways(op, version, tensors, states, reset, gradients)
-    again = both_ways(op, version, tensors, states, reset, gradients)
+    ours = both_ways(op, version, tensors, states, reset, gradients, raw)
+    again = both_ways(op, version, tensors, states, reset, gradients, raw)
     same = all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
-    errors = [error(a, b) for a, b in zip(ours, reference(op, version, tensors, states, reset, gradients), strict=True)]
+    errors = [error(a, b) for a, b in zip(ours, reference(op, version, tensors, states, reset, gradients, raw), strict=True)]
     forward, backward = max(errors[: 1 + len(states)]), max(errors[1 + len(states) :])
     limit = 1e-4 if T == LONG else LIMIT[dtype]
-    name = f"{op} {version or '-'} B={B} T={T} d={d} {'state ' if state else ''}{'reset ' if with_reset else ''}{str(dtype)[6:]}"
+    marks = " ".join(mark for mark, on in (("state", state), ("reset", with_reset), ("raw", raw)) if on)
+    name = f"{op} {version or '-'} B={B} T={T} d={d} {marks} {str(dtype)[6:]}"
     name += "" if same else " NOT BIT-IDENTICAL"
     return name, forward, backward, same and max(forward, backward) <= limit
 
@@ -147,11 +184,13 @@ def set_variant(op: str, warps: int, ahead: int) -> None:
 
 
 def time_one(op: str, shape: tuple[int, int, int, int], dtype: torch.dtype, run: bool = True) -> tuple[float, ...]:
-    """Median ms of forward without and with checkpoints, of backward, and of both."""
+    """Median ms of forward without and with checkpoints, of backward, and of both, on raw inputs, as layers run them."""
     from triton.testing import do_bench
 
-    tensors, states = inputs(op, *shape, dtype, True, "cuda")
-    kernel, extra = kernels(op), [OPS[op][0]] if OPS[op][0] else []
+    tensors, states = inputs(op, *shape, dtype, True, "cuda", True)
+    kernel, extra = kernels(op), [OPS[op][0], True] if OPS[op][0] else []
+    d = shape[-1]
+    out = tuple(slices(tensors[0].new_empty(*tensors[0].shape[:-1], 3 * d + 1), d))
     y, *rest = kernel.forward(*tensors, *states, None, True, *extra)
     saved = rest[len(states) :]
     gradients = [torch.randn_like(x) for x in (y, *states)]
@@ -160,7 +199,7 @@ def time_one(op: str, shape: tuple[int, int, int, int], dtype: torch.dtype, run:
         return lambda: kernel.forward(*tensors, *states, None, keep, *extra)
 
     def backward():
-        return kernel.backward(*gradients, *tensors, *states, None, y, *saved, *extra)
+        return kernel.backward(*gradients, *tensors, *states, None, y, *saved, *extra, out=out)
 
     def training():
         kernel.forward(*tensors, *states, None, True, *extra)

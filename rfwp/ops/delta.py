@@ -6,6 +6,7 @@ from torch import Tensor
 from rfwp.errors import check_reset, check_same, check_shapes
 from rfwp.fwp.rules import delta_rule, read
 from rfwp.ops.backend import full_precision, implementation, kept_trace, needs_checkpoints, resolve, trace_size, with_trace
+from rfwp.ops.registration import register
 from rfwp.ops.state import check_state, forget
 
 
@@ -33,7 +34,7 @@ def delta(
     if chosen == "reference":
         with full_precision(q):
             return delta_reference(q, k, v, beta, state=W, reset=reset)
-    y, W, *_ = _forward(q, k, v, beta, W, reset, needs_checkpoints(q, k, v, beta, W), chosen)
+    y, W, *_ = _run(q, k, v, beta, W, reset, needs_checkpoints(q, k, v, beta, W), chosen)
     return y, W
 
 
@@ -50,7 +51,6 @@ def delta_reference(
     return torch.stack(outputs, dim=1).to(q.dtype), W
 
 
-@torch.library.custom_op("rfwp::delta", mutates_args=())
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor, reset: Tensor | None, keep: bool, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -59,8 +59,7 @@ def _forward(
         return with_trace("delta", backend, found)
 
 
-@_forward.register_fake
-def _(q, k, v, beta, state, reset, keep, backend):
+def _forward_shapes(q, k, v, beta, state, reset, keep, backend):
     B, T, H, K = q.shape
     n = implementation("delta", backend).checkpoints(T) if keep else 0
     trace = trace_size("delta", backend, keep, B, T, H, K, v.shape[-1], q.dtype)
@@ -68,7 +67,6 @@ def _(q, k, v, beta, state, reset, keep, backend):
     return y, W, starts, state.new_empty(trace)
 
 
-@torch.library.custom_op("rfwp::delta_backward", mutates_args=())
 def _backward(
     dy: Tensor,
     dstate: Tensor,
@@ -87,18 +85,8 @@ def _backward(
         return run(dy, dstate, q, k, v, beta, state, reset, checkpoints, *kept_trace("delta", backend, trace))
 
 
-@_backward.register_fake
-def _(dy, dstate, q, k, v, beta, state, reset, checkpoints, trace, backend):
+def _backward_shapes(dy, dstate, q, k, v, beta, state, reset, checkpoints, trace, backend):
     return tuple(x.new_empty(x.shape) for x in (q, k, v, beta, state))
 
 
-def _save(ctx, inputs, output):
-    *tensors, _, ctx.backend = inputs
-    ctx.save_for_backward(*tensors, *output[2:])
-
-
-def _gradient(ctx, dy, dstate, *_):
-    return *_backward(dy, dstate, *ctx.saved_tensors, ctx.backend), None, None, None
-
-
-_forward.register_autograd(_gradient, setup_context=_save)
+_run = register("delta", _forward, _forward_shapes, _backward, _backward_shapes, tensors=5, outputs=2)

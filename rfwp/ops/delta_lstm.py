@@ -8,6 +8,7 @@ from rfwp.fwp.fast import lstm_cell
 from rfwp.fwp.maps import softmax
 from rfwp.fwp.rules import delta_rule, read
 from rfwp.ops.backend import full_precision, implementation, kept_trace, needs_checkpoints, resolve, trace_size, with_trace
+from rfwp.ops.registration import register
 from rfwp.ops.state import check_states, forget
 
 VERSIONS = ("A", "B", "C", "D")
@@ -47,7 +48,7 @@ def delta_lstm(
         with full_precision(z):
             return delta_lstm_reference(z, k, v, beta, version=version, state=(R, y, c), reset=reset)
     keep = needs_checkpoints(z, k, v, beta, R, y, c)
-    outputs, R, y, c, *_ = _forward(z, k, v, beta, R, y, c, reset, keep, version, chosen)
+    outputs, R, y, c, *_ = _run(z, k, v, beta, R, y, c, reset, keep, version, chosen)
     return outputs, (R, y, c)
 
 
@@ -73,7 +74,6 @@ def delta_lstm_reference(
     return torch.stack(outputs, dim=1).to(z.dtype), (R, y, c)
 
 
-@torch.library.custom_op("rfwp::delta_lstm", mutates_args=())
 def _forward(
     z: Tensor,
     k: Tensor,
@@ -92,8 +92,7 @@ def _forward(
         return with_trace("delta_lstm", backend, found)
 
 
-@_forward.register_fake
-def _(z, k, v, beta, R, y0, c0, reset, keep, version, backend):
+def _forward_shapes(z, k, v, beta, R, y0, c0, reset, keep, version, backend):
     B, T, H, _, V = z.shape
     n = implementation("delta_lstm", backend).checkpoints(T) if keep else 0
     state = (x.new_empty(x.shape) for x in (R, y0, c0))
@@ -102,7 +101,6 @@ def _(z, k, v, beta, R, y0, c0, reset, keep, version, backend):
     return z.new_empty(B, T, H, V), *state, *copies, trace
 
 
-@torch.library.custom_op("rfwp::delta_lstm_backward", mutates_args=())
 def _backward(
     dy: Tensor,
     dR_T: Tensor,
@@ -130,20 +128,8 @@ def _backward(
         return run(dy, dR_T, dy_T, dc_T, z, k, v, beta, R, y0, c0, reset, y, ckR, cky, ckc, *kept, version)
 
 
-@_backward.register_fake
-def _(dy, dR_T, dy_T, dc_T, z, k, v, beta, R, y0, c0, reset, y, ckR, cky, ckc, trace, version, backend):
+def _backward_shapes(dy, dR_T, dy_T, dc_T, z, k, v, beta, R, y0, c0, reset, y, ckR, cky, ckc, trace, version, backend):
     return tuple(x.new_empty(x.shape) for x in (z, k, v, beta, R, y0, c0))
 
 
-def _save(ctx, inputs, output):
-    *tensors, _, ctx.version, ctx.backend = inputs
-    y, _, _, _, *kept = output
-    ctx.save_for_backward(*tensors, y, *kept)
-
-
-def _gradient(ctx, dy, dR_T, dy_T, dc_T, *_):
-    found = _backward(dy, dR_T, dy_T, dc_T, *ctx.saved_tensors, ctx.version, ctx.backend)
-    return *found, None, None, None, None
-
-
-_forward.register_autograd(_gradient, setup_context=_save)
+_run = register("delta_lstm", _forward, _forward_shapes, _backward, _backward_shapes, tensors=7, outputs=4, keeps_y=True)

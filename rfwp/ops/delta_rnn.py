@@ -7,6 +7,7 @@ from rfwp.errors import check_reset, check_same, check_shapes, unknown
 from rfwp.fwp.maps import softmax
 from rfwp.fwp.rules import delta_rule, read
 from rfwp.ops.backend import full_precision, implementation, kept_trace, needs_checkpoints, resolve, trace_size, with_trace
+from rfwp.ops.registration import register
 from rfwp.ops.state import check_states, forget
 
 VERSIONS = ("A", "B")
@@ -44,7 +45,7 @@ def delta_rnn(
         with full_precision(z):
             return delta_rnn_reference(z, k, v, beta, version=version, state=(R, y), reset=reset)
     keep = needs_checkpoints(z, k, v, beta, R, y)
-    outputs, R, y, *_ = _forward(z, k, v, beta, R, y, reset, keep, version, chosen)
+    outputs, R, y, *_ = _run(z, k, v, beta, R, y, reset, keep, version, chosen)
     return outputs, (R, y)
 
 
@@ -69,7 +70,6 @@ def delta_rnn_reference(
     return torch.stack(outputs, dim=1).to(z.dtype), (R, y)
 
 
-@torch.library.custom_op("rfwp::delta_rnn", mutates_args=())
 def _forward(
     z: Tensor,
     k: Tensor,
@@ -87,8 +87,7 @@ def _forward(
         return with_trace("delta_rnn", backend, found)
 
 
-@_forward.register_fake
-def _(z, k, v, beta, R, y0, reset, keep, version, backend):
+def _forward_shapes(z, k, v, beta, R, y0, reset, keep, version, backend):
     B, T, H, V = z.shape
     n = implementation("delta_rnn", backend).checkpoints(T) if keep else 0
     trace = R.new_empty(trace_size("delta_rnn", backend, keep, B, T, H, V, version))
@@ -96,7 +95,6 @@ def _(z, k, v, beta, R, y0, reset, keep, version, backend):
     return z.new_empty(z.shape), *state, R.new_empty(B, n, H, V, V), R.new_empty(B, n, H, V), trace
 
 
-@torch.library.custom_op("rfwp::delta_rnn_backward", mutates_args=())
 def _backward(
     dy: Tensor,
     dR_T: Tensor,
@@ -121,20 +119,8 @@ def _backward(
         return run(dy, dR_T, dy_T, z, k, v, beta, R, y0, reset, y, ckR, cky, *kept, version)
 
 
-@_backward.register_fake
-def _(dy, dR_T, dy_T, z, k, v, beta, R, y0, reset, y, ckR, cky, trace, version, backend):
+def _backward_shapes(dy, dR_T, dy_T, z, k, v, beta, R, y0, reset, y, ckR, cky, trace, version, backend):
     return tuple(x.new_empty(x.shape) for x in (z, k, v, beta, R, y0))
 
 
-def _save(ctx, inputs, output):
-    *tensors, _, ctx.version, ctx.backend = inputs
-    y, _, _, *kept = output
-    ctx.save_for_backward(*tensors, y, *kept)
-
-
-def _gradient(ctx, dy, dR_T, dy_T, *_):
-    found = _backward(dy, dR_T, dy_T, *ctx.saved_tensors, ctx.version, ctx.backend)
-    return *found, None, None, None, None
-
-
-_forward.register_autograd(_gradient, setup_context=_save)
+_run = register("delta_rnn", _forward, _forward_shapes, _backward, _backward_shapes, tensors=6, outputs=3, keeps_y=True)

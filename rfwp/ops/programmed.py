@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rfwp.ops.backend import full_precision, implementation, needs_checkpoints, resolve, trace_size
+from rfwp.ops.registration import register
 
 MAPS = ("identity", "softmax", "elu", "elu_sum", "elu_sum_eps")
 """Feature maps that the kernels have, by their names in `rfwp.fwp.maps`."""
@@ -80,11 +81,10 @@ def _empty(u: Tensor) -> Tensor:
 
 def linear(u: Tensor, W: Tensor, reset: Tensor | None, *, rule: str, phi: str) -> tuple[Tensor, Tensor]:
     """The Linear Transformer (rule "sum") and the Delta Net (rule "delta"), from u and the state W: y and the next W."""
-    y, W, *_ = _linear(u, W, reset, needs_checkpoints(u, W), rule, phi)
+    y, W, *_ = _run_linear(u, W, reset, needs_checkpoints(u, W), rule, phi)
     return y, W
 
 
-@torch.library.custom_op("rfwp::programmed_linear", mutates_args=())
 def _linear(u: Tensor, W: Tensor, reset: Tensor | None, keep: bool, rule: str, phi: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     maps = (phi, True) if rule == "delta" else (phi,)
     with full_precision(u):
@@ -92,15 +92,13 @@ def _linear(u: Tensor, W: Tensor, reset: Tensor | None, keep: bool, rule: str, p
         return y, W_T, starts, trace
 
 
-@_linear.register_fake
-def _(u, W, reset, keep, rule, phi):
+def _linear_shapes(u, W, reset, keep, rule, phi):
     (B, T, H, _), (V, K) = u.shape, W.shape[-2:]
     n = implementation(rule, "gpu").checkpoints(T) if keep else 0
     size = trace_size(rule, "gpu", keep, B, T, H, K, V, u.dtype)
     return u.new_empty(B, T, H, V), W.new_empty(W.shape), W.new_empty(B, n, H, V, K), W.new_empty(size)
 
 
-@torch.library.custom_op("rfwp::programmed_linear_backward", mutates_args=())
 def _linear_backward(
     dy: Tensor, dW_T: Tensor, u: Tensor, W: Tensor, reset: Tensor | None, starts: Tensor, trace: Tensor, rule: str, phi: str
 ) -> tuple[Tensor, Tensor]:
@@ -112,21 +110,19 @@ def _linear_backward(
     return du, dW
 
 
-@_linear_backward.register_fake
-def _(dy, dW_T, u, W, reset, starts, trace, rule, phi):
+def _linear_backward_shapes(dy, dW_T, u, W, reset, starts, trace, rule, phi):
     return _empty(u), W.new_empty(W.shape)
 
 
-def _save_linear(ctx, inputs, output):
-    u, W, reset, _, ctx.rule, ctx.phi = inputs
-    ctx.save_for_backward(u, W, reset, *output[2:])
-
-
-def _linear_gradient(ctx, dy, dW_T, *_):
-    return *_linear_backward(dy, dW_T, *ctx.saved_tensors, ctx.rule, ctx.phi), None, None, None, None
-
-
-_linear.register_autograd(_linear_gradient, setup_context=_save_linear)
+_run_linear = register(
+    "programmed_linear",
+    _linear,
+    _linear_shapes,
+    _linear_backward,
+    _linear_backward_shapes,
+    tensors=2,
+    outputs=2,
+)
 
 
 # --- rnn: y_t = W_t φ(q_t) + R_t softmax(y_{t-1}), version B ---
@@ -136,11 +132,10 @@ def rnn(
     u: Tensor, W: Tensor, R: Tensor, y0: Tensor, reset: Tensor | None, *, phi: str, version: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The Delta RNN, from u and the state: y and the next W, R, y."""
-    y, W, R, y_T, *_ = _rnn(u, W, R, y0, reset, needs_checkpoints(u, W, R, y0), phi, version)
+    y, W, R, y_T, *_ = _run_rnn(u, W, R, y0, reset, needs_checkpoints(u, W, R, y0), phi, version)
     return y, W, R, y_T
 
 
-@torch.library.custom_op("rfwp::programmed_rnn", mutates_args=())
 def _rnn(
     u: Tensor, W: Tensor, R: Tensor, y0: Tensor, reset: Tensor | None, keep: bool, phi: str, version: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -151,8 +146,7 @@ def _rnn(
     return y, W_T, R_T, y_T, *kept, *kept_R  # type: ignore[return-value]
 
 
-@_rnn.register_fake
-def _(u, W, R, y0, reset, keep, phi, version):
+def _rnn_shapes(u, W, R, y0, reset, keep, phi, version):
     (B, T, H, _), (V, K) = u.shape, W.shape[-2:]
     n, m = ((implementation(op, "gpu").checkpoints(T) if keep else 0) for op in ("delta", "delta_rnn"))
     trace = W.new_empty(trace_size("delta", "gpu", keep, B, T, H, K, V, u.dtype))
@@ -162,7 +156,6 @@ def _(u, W, R, y0, reset, keep, phi, version):
     return u.new_empty(B, T, H, V), *state, W.new_empty(B, n, H, V, K), trace, *kept_R
 
 
-@torch.library.custom_op("rfwp::programmed_rnn_backward", mutates_args=())
 def _rnn_backward(
     dy: Tensor,
     dW_T: Tensor,
@@ -192,21 +185,20 @@ def _rnn_backward(
     return du, dW, dR, dy0
 
 
-@_rnn_backward.register_fake
-def _(dy, dW_T, dR_T, dy_T, u, W, R, y0, reset, y, starts, trace, ckR, cky, trace_R, phi, version):
+def _rnn_backward_shapes(dy, dW_T, dR_T, dy_T, u, W, R, y0, reset, y, starts, trace, ckR, cky, trace_R, phi, version):
     return _empty(u), *(x.new_empty(x.shape) for x in (W, R, y0))
 
 
-def _save_rnn(ctx, inputs, output):
-    *tensors, _, ctx.phi, ctx.version = inputs
-    ctx.save_for_backward(*tensors, output[0], *output[4:])
-
-
-def _rnn_gradient(ctx, dy, dW_T, dR_T, dy_T, *_):
-    return *_rnn_backward(dy, dW_T, dR_T, dy_T, *ctx.saved_tensors, ctx.phi, ctx.version), None, None, None, None
-
-
-_rnn.register_autograd(_rnn_gradient, setup_context=_save_rnn)
+_run_rnn = register(
+    "programmed_rnn",
+    _rnn,
+    _rnn_shapes,
+    _rnn_backward,
+    _rnn_backward_shapes,
+    tensors=4,
+    outputs=4,
+    keeps_y=True,
+)
 
 
 # --- lstm: three gates, each with its W and R ---
@@ -217,11 +209,10 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The Delta LSTM with a query for each gate, from u and the state W, R (B, H, 3, V, V), y, c: y and the next state."""
     keep = needs_checkpoints(u, W, R, y0, c0)
-    y, W, R, y_T, c_T, *_ = _lstm(u, W, R, y0, c0, reset, keep, phi, version)
+    y, W, R, y_T, c_T, *_ = _run_lstm(u, W, R, y0, c0, reset, keep, phi, version)
     return y, W, R, y_T, c_T
 
 
-@torch.library.custom_op("rfwp::programmed_lstm", mutates_args=())
 def _lstm(
     u: Tensor, W: Tensor, R: Tensor, y0: Tensor, c0: Tensor, reset: Tensor | None, keep: bool, phi: str, version: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -233,8 +224,7 @@ def _lstm(
     return y, W_T.view(W.shape), R_T, y_T, c_T, *kept, *kept_R  # type: ignore[return-value]
 
 
-@_lstm.register_fake
-def _(u, W, R, y0, c0, reset, keep, phi, version):
+def _lstm_shapes(u, W, R, y0, c0, reset, keep, phi, version):
     (B, T, H, _), (V, K) = u.shape, W.shape[-2:]
     n, m = ((implementation(op, "gpu").checkpoints(T) if keep else 0) for op in ("delta", "delta_lstm"))
     trace = W.new_empty(trace_size("delta", "gpu", keep, B, T, H * GATES, K, V, u.dtype))
@@ -244,7 +234,6 @@ def _(u, W, R, y0, c0, reset, keep, phi, version):
     return u.new_empty(B, T, H, V), *state, W.new_empty(B, n, H * GATES, V, K), trace, *kept_R
 
 
-@torch.library.custom_op("rfwp::programmed_lstm_backward", mutates_args=())
 def _lstm_backward(
     dy: Tensor,
     dW_T: Tensor,
@@ -279,21 +268,22 @@ def _lstm_backward(
     return du, dW.view(W.shape), dR, dy0, dc0
 
 
-@_lstm_backward.register_fake
-def _(dy, dW_T, dR_T, dy_T, dc_T, u, W, R, y0, c0, reset, y, starts, trace, ckR, cky, ckc, trace_R, phi, version):
+def _lstm_backward_shapes(
+    dy, dW_T, dR_T, dy_T, dc_T, u, W, R, y0, c0, reset, y, starts, trace, ckR, cky, ckc, trace_R, phi, version
+):
     return _empty(u), *(x.new_empty(x.shape) for x in (W, R, y0, c0))
 
 
-def _save_lstm(ctx, inputs, output):
-    *tensors, _, ctx.phi, ctx.version = inputs
-    ctx.save_for_backward(*tensors, output[0], *output[5:])
-
-
-def _lstm_gradient(ctx, dy, dW_T, dR_T, dy_T, dc_T, *_):
-    return *_lstm_backward(dy, dW_T, dR_T, dy_T, dc_T, *ctx.saved_tensors, ctx.phi, ctx.version), None, None, None, None
-
-
-_lstm.register_autograd(_lstm_gradient, setup_context=_save_lstm)
+_run_lstm = register(
+    "programmed_lstm",
+    _lstm,
+    _lstm_shapes,
+    _lstm_backward,
+    _lstm_backward_shapes,
+    tensors=5,
+    outputs=5,
+    keeps_y=True,
+)
 
 
 # --- recurrent: the program itself depends on y_{t-1} ---
@@ -301,7 +291,7 @@ _lstm.register_autograd(_lstm_gradient, setup_context=_save_lstm)
 
 def recurrent(u: Tensor, R: Tensor, W: Tensor, y0: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """The Recurrent Delta Net, from u, the slow weights R (H, P, d) and the state: y and the next W, y."""
-    y, W, y_T, *_ = _recurrent(u, R, W, y0, reset, needs_checkpoints(u, R, W, y0))
+    y, W, y_T, *_ = _run_recurrent(u, R, W, y0, reset, needs_checkpoints(u, R, W, y0))
     return y, W, y_T
 
 
@@ -312,7 +302,6 @@ def _recurrent_weights(R: Tensor) -> tuple[Tensor, ...]:
     return R_q, R_k, R_v, R_beta.squeeze(1)
 
 
-@torch.library.custom_op("rfwp::programmed_recurrent", mutates_args=())
 def _recurrent(
     u: Tensor, R: Tensor, W: Tensor, y0: Tensor, reset: Tensor | None, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -321,8 +310,7 @@ def _recurrent(
     return y, *rest  # type: ignore[return-value]
 
 
-@_recurrent.register_fake
-def _(u, R, W, y0, reset, keep):
+def _recurrent_shapes(u, R, W, y0, reset, keep):
     (B, T, H, _), (V, K) = u.shape, W.shape[-2:]
     n = implementation("recurrent_delta", "gpu").checkpoints(T) if keep else 0
     trace = W.new_empty(trace_size("recurrent_delta", "gpu", keep, B, T, H, K, V))
@@ -330,7 +318,6 @@ def _(u, R, W, y0, reset, keep):
     return u.new_empty(B, T, H, V), W.new_empty(W.shape), y0.new_empty(y0.shape), *kept
 
 
-@torch.library.custom_op("rfwp::programmed_recurrent_backward", mutates_args=())
 def _recurrent_backward(
     dy: Tensor,
     dW_T: Tensor,
@@ -353,18 +340,17 @@ def _recurrent_backward(
     return du, dR, dW, dy0
 
 
-@_recurrent_backward.register_fake
-def _(dy, dW_T, dy_T, u, R, W, y0, reset, y, ckW, cky, trace):
+def _recurrent_backward_shapes(dy, dW_T, dy_T, u, R, W, y0, reset, y, ckW, cky, trace):
     return _empty(u), *(x.new_empty(x.shape) for x in (R, W, y0))
 
 
-def _save_recurrent(ctx, inputs, output):
-    *tensors, _ = inputs
-    ctx.save_for_backward(*tensors, output[0], *output[3:])
-
-
-def _recurrent_gradient(ctx, dy, dW_T, dy_T, *_):
-    return *_recurrent_backward(dy, dW_T, dy_T, *ctx.saved_tensors), None, None
-
-
-_recurrent.register_autograd(_recurrent_gradient, setup_context=_save_recurrent)
+_run_recurrent = register(
+    "programmed_recurrent",
+    _recurrent,
+    _recurrent_shapes,
+    _recurrent_backward,
+    _recurrent_backward_shapes,
+    tensors=4,
+    outputs=3,
+    keeps_y=True,
+)

@@ -7,6 +7,7 @@ from rfwp.errors import check_reset, check_same, check_shapes
 from rfwp.fwp.maps import softmax
 from rfwp.fwp.rules import delta_rule, read
 from rfwp.ops.backend import full_precision, implementation, kept_trace, needs_checkpoints, resolve, trace_size, with_trace
+from rfwp.ops.registration import register
 from rfwp.ops.state import check_states, forget
 
 
@@ -45,7 +46,7 @@ def recurrent_delta(
         with full_precision(q):
             return recurrent_delta_reference(q, k, v, beta, R_q, R_k, R_v, R_beta, state=(W, y), reset=reset)
     keep = needs_checkpoints(q, k, v, beta, R_q, R_k, R_v, R_beta, W, y)
-    outputs, W, y, *_ = _forward(q, k, v, beta, R_q, R_k, R_v, R_beta, W, y, reset, keep, chosen)
+    outputs, W, y, *_ = _run(q, k, v, beta, R_q, R_k, R_v, R_beta, W, y, reset, keep, chosen)
     return outputs, (W, y)
 
 
@@ -76,7 +77,6 @@ def recurrent_delta_reference(
     return torch.stack(outputs, dim=1).to(q.dtype), (W, y)
 
 
-@torch.library.custom_op("rfwp::recurrent_delta", mutates_args=())
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -97,8 +97,7 @@ def _forward(
         return with_trace("recurrent_delta", backend, run(q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, keep))
 
 
-@_forward.register_fake
-def _(q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, keep, backend):
+def _forward_shapes(q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, keep, backend):
     B, T, H, K = q.shape
     V = v.shape[-1]
     n = implementation("recurrent_delta", backend).checkpoints(T) if keep else 0
@@ -107,7 +106,6 @@ def _(q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, keep, backend):
     return v.new_empty(v.shape), *state, W.new_empty(B, n, H, V, K), W.new_empty(B, n, H, V), trace
 
 
-@torch.library.custom_op("rfwp::recurrent_delta_backward", mutates_args=())
 def _backward(
     dy: Tensor,
     dW_T: Tensor,
@@ -135,20 +133,8 @@ def _backward(
         return run(dy, dW_T, dy_T, q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, y, ckW, cky, *kept)
 
 
-@_backward.register_fake
-def _(dy, dW_T, dy_T, q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, y, ckW, cky, trace, backend):
+def _backward_shapes(dy, dW_T, dy_T, q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0, reset, y, ckW, cky, trace, backend):
     return tuple(x.new_empty(x.shape) for x in (q, k, v, beta, R_q, R_k, R_v, R_beta, W, y0))
 
 
-def _save(ctx, inputs, output):
-    *tensors, _, ctx.backend = inputs
-    y, _, _, *kept = output
-    ctx.save_for_backward(*tensors, y, *kept)
-
-
-def _gradient(ctx, dy, dW_T, dy_T, *_):
-    found = _backward(dy, dW_T, dy_T, *ctx.saved_tensors, ctx.backend)
-    return *found, None, None, None
-
-
-_forward.register_autograd(_gradient, setup_context=_save)
+_run = register("recurrent_delta", _forward, _forward_shapes, _backward, _backward_shapes, tensors=10, outputs=3, keeps_y=True)

@@ -6,6 +6,7 @@ from torch import Tensor
 from rfwp.errors import check_reset, check_same, check_shapes
 from rfwp.fwp.rules import read, sum_rule
 from rfwp.ops.backend import full_precision, implementation, kept_trace, needs_checkpoints, resolve, trace_size, with_trace
+from rfwp.ops.registration import register
 from rfwp.ops.state import check_state, forget
 
 
@@ -31,7 +32,7 @@ def sum(
     if chosen == "reference":
         with full_precision(q):
             return sum_reference(q, k, v, state=W, reset=reset)
-    y, W, *_ = _forward(q, k, v, W, reset, needs_checkpoints(q, k, v, W), chosen)
+    y, W, *_ = _run(q, k, v, W, reset, needs_checkpoints(q, k, v, W), chosen)
     return y, W
 
 
@@ -46,7 +47,6 @@ def sum_reference(q: Tensor, k: Tensor, v: Tensor, *, state: Tensor, reset: Tens
     return torch.stack(outputs, dim=1).to(q.dtype), W
 
 
-@torch.library.custom_op("rfwp::sum", mutates_args=())
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, reset: Tensor | None, keep: bool, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -55,8 +55,7 @@ def _forward(
         return with_trace("sum", backend, found)
 
 
-@_forward.register_fake
-def _(q, k, v, state, reset, keep, backend):
+def _forward_shapes(q, k, v, state, reset, keep, backend):
     B, T, H, K = q.shape
     n = implementation("sum", backend).checkpoints(T) if keep else 0
     trace = trace_size("sum", backend, keep, B, T, H, K, v.shape[-1], q.dtype)
@@ -64,7 +63,6 @@ def _(q, k, v, state, reset, keep, backend):
     return y, W, starts, state.new_empty(trace)
 
 
-@torch.library.custom_op("rfwp::sum_backward", mutates_args=())
 def _backward(
     dy: Tensor,
     dstate: Tensor,
@@ -82,18 +80,8 @@ def _backward(
         return run(dy, dstate, q, k, v, state, reset, checkpoints, *kept_trace("sum", backend, trace))
 
 
-@_backward.register_fake
-def _(dy, dstate, q, k, v, state, reset, checkpoints, trace, backend):
+def _backward_shapes(dy, dstate, q, k, v, state, reset, checkpoints, trace, backend):
     return tuple(x.new_empty(x.shape) for x in (q, k, v, state))
 
 
-def _save(ctx, inputs, output):
-    *tensors, _, ctx.backend = inputs
-    ctx.save_for_backward(*tensors, *output[2:])
-
-
-def _gradient(ctx, dy, dstate, *_):
-    return *_backward(dy, dstate, *ctx.saved_tensors, ctx.backend), None, None, None
-
-
-_forward.register_autograd(_gradient, setup_context=_save)
+_run = register("sum", _forward, _forward_shapes, _backward, _backward_shapes, tensors=4, outputs=2)

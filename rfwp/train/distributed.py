@@ -1,5 +1,6 @@
 """Several processes that train one model, started by torchrun: each takes a part of every batch, and gradients are added up."""
 
+import atexit
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -71,8 +72,13 @@ def join(device: torch.device) -> World:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     if not dist.is_initialized():
+        # imported with a group there, as the optimiser does, it keeps the group alive beyond `leave`. Then gloo's threads meet
+        # an interpreter that is ending, and now and then the process is aborted, which torchrun takes for a loss
+        from torch import _dynamo  # noqa: F401
+
         # a device id makes nccl connect now, so that a missing GPU is found here and not in the first step
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None)
+        atexit.register(leave)
     return World(dist.get_rank(), dist.get_world_size(), device)
 
 

@@ -17,6 +17,7 @@ from rfwp.tasks import Split, Vocabulary
 from rfwp.tasks.types import tally, tally_sequences
 from rfwp.train import Log, Trainer
 from rfwp.train.data import Data
+from rfwp.train.distributed import leave
 
 SYMBOLS = 5
 
@@ -99,6 +100,10 @@ def main():
     config = dataclasses.replace(base, train=dataclasses.replace(base.train, **changes))
     # a checkpoint after every step: there is much to interrupt
     Trainer(config, sys.argv[1], device="cpu", task=Tiny(), log=Log(), save_minutes=0).run()
+    leave()
+    # a thread of gloo that is left can abort the process while the interpreter ends
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    assert not [name for name in names if "gloo" in name], names
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ from rfwp.ops.gpu.steps import (
     load_program,
     padded,
     prefetch,
+    prefetch_ahead,
     row,
+    sectors_of,
     segments,
     sigmoid,
     softmax_back,
@@ -117,6 +119,7 @@ def _run(
     v += svt * more
     beta += sbt * more
     u_2, f_2, o_2 = _load(z, k, v, beta, szg, skg, svg, sbg, i, l, o_i, o_l, V)
+    at, by, sectors = sectors_of(z, k, v, szg, skg, svg, szt, skt, svt, 3, V)
     for n in range(N):
         if KEEP:
             slot = (b * (N + 1) + n) * H + h
@@ -133,10 +136,8 @@ def _run(
             v += svt * more
             beta += sbt * more
             u_2, f_2, o_2 = _load(z, k, v, beta, szg, skg, svg, sbg, i, l, o_i, o_l, V)
-            for g in tl.static_range(3):
-                prefetch(z + g * szg + AHEAD * szt, D, t + 2 + AHEAD < T, AHEAD)
-                prefetch(k + g * skg + AHEAD * skt, D, t + 2 + AHEAD < T, AHEAD)
-                prefetch(v + g * svg + AHEAD * svt, D, t + 2 + AHEAD < T, AHEAD)
+            at += by * more
+            prefetch_ahead(at, by, sectors, t + 2 + AHEAD < T, AHEAD)
             if RESET:
                 hit = hit_n
                 hit_n = tl.load(reset + t + 1, mask=t + 1 < T, other=0) != 0

@@ -13,18 +13,20 @@ from torch import Tensor
 
 from rfwp.ops.gpu import steps
 from rfwp.ops.gpu.steps import (
+    activated,
     bth,
     checkpoints,
     column,
     delta_back,
-    activated,
     delta_write,
     exponentials,
     laid,
     load_program,
     padded,
     prefetch,
+    prefetch_ahead,
     row,
+    sectors_of,
     segments,
     softmax_back,
     store_row,
@@ -84,6 +86,7 @@ def _run(
     v += svt * more
     beta += sbt * more
     loaded = load_program(z, k, v, beta, i, l, o_i, o_l, V)
+    at, by, sectors = sectors_of(z, k, v, 0, 0, 0, szt, skt, svt, 1, V)
     for n in range(N):
         if KEEP:
             slot = (b * (N + 1) + n) * H + h
@@ -99,9 +102,8 @@ def _run(
             v += svt * more
             beta += sbt * more
             loaded = load_program(z, k, v, beta, i, l, o_i, o_l, V)
-            prefetch(z + AHEAD * szt, D, t + 2 + AHEAD < T, AHEAD)
-            prefetch(k + AHEAD * skt, D, t + 2 + AHEAD < T, AHEAD)
-            prefetch(v + AHEAD * svt, D, t + 2 + AHEAD < T, AHEAD)
+            at += by * more
+            prefetch_ahead(at, by, sectors, t + 2 + AHEAD < T, AHEAD)
             if RESET:
                 hit = hit_n
                 hit_n = tl.load(reset + t + 1, mask=t + 1 < T, other=0) != 0

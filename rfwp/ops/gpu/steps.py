@@ -87,19 +87,51 @@ def flags(reset: Tensor | None, like: Tensor) -> Tensor:
 
 
 @triton.jit
+def _call(address, on):
+    """Call the sectors at these addresses into L2: a request without a result, so nothing waits for it."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred go; setp.ne.b32 go, $2, 0; @go prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
+        "=r,l,r",
+        [address, on.to(tl.int32)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
 def prefetch(p, D: tl.constexpr, on, AHEAD: tl.constexpr):
-    """Call D numbers at p into L2: a request without a result, so nothing waits for it. One request a 32-byte sector."""
+    """Call D numbers at p into L2. One request a 32-byte sector."""
     if AHEAD > 0:
-        SECTORS: tl.constexpr = triton.next_power_of_2((D + 7) // 8)
-        o = tl.arange(0, SECTORS) * 8
-        tl.inline_asm_elementwise(
-            "{ .reg .pred go; setp.ne.b32 go, $2, 0; @go prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
-            "=r,l,r",
-            [(p + o).to(tl.int64), ((o < D) & on).to(tl.int32)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
+        o = tl.arange(0, triton.next_power_of_2((D + 7) // 8)) * 8
+        _call((p + o).to(tl.int64), (o < D) & on)
+
+
+@triton.jit
+def _bytes(p, offset):
+    """offset numbers as bytes."""
+    return offset.to(tl.int64) * (p.dtype.element_ty.primitive_bitwidth // 8)
+
+
+@triton.jit
+def sectors_of(z, k, v, szg, skg, svg, szt, skt, svt, G: tl.constexpr, D: tl.constexpr):
+    """Addresses of the 32-byte sectors of a step's z, k, v of G gates, how far they move a step, and which there are."""
+    M: tl.constexpr = (D + 7) // 8
+    lane = tl.arange(0, triton.next_power_of_2(3 * G * M))
+    which, gate, number = lane // (G * M), lane // M % G, lane % M * 8
+    from_z = z.to(tl.int64) + _bytes(z, gate * szg + number)
+    from_k = k.to(tl.int64) + _bytes(k, gate * skg + number)
+    from_v = v.to(tl.int64) + _bytes(v, gate * svg + number)
+    at = tl.where(which == 0, from_z, tl.where(which == 1, from_k, from_v))
+    by = tl.where(which == 0, _bytes(z, szt), tl.where(which == 1, _bytes(k, skt), _bytes(v, svt)))
+    return at, by, which < 3
+
+
+@triton.jit
+def prefetch_ahead(at, by, inside, on, AHEAD: tl.constexpr):
+    """Call the sectors of AHEAD steps on: one request for all slices of a step."""
+    if AHEAD > 0:
+        _call(at + AHEAD * by, inside & on)
 
 
 @triton.jit
@@ -259,6 +291,6 @@ def turned(x, diagonal):
 
 @triton.jit
 def softmax_back(ds, s, s_i, diagonal):
-    """s ⊙ (ds - s · ds) of ds and s along axis 1, brought to axis 0, where s_i is s. Its two sums wait for one another in no way."""
+    """s ⊙ (ds - s · ds) of ds and s along axis 1, brought to axis 0, where s is s_i. Its two sums do not wait for one another."""
     p = s * ds
     return turned(p, diagonal) - s_i * tl.sum(p, 0)

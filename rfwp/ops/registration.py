@@ -1,0 +1,70 @@
+"""How an op becomes known to PyTorch: to autograd, to torch.compile, and in eager mode by the shortest way."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def register(
+    name: str,
+    forward: Callable[..., Any],
+    forward_shapes: Callable[..., Any],
+    backward: Callable[..., Any],
+    backward_shapes: Callable[..., Any],
+    *,
+    tensors: int,
+    outputs: int,
+    keeps_y: bool = False,
+) -> Callable[..., Any]:
+    """Join the two passes of an op, and get back the function to call.
+
+        forward(*tensors, reset, keep, *options) -> (y, *state, *kept)
+        backward(dy, *dstate, *tensors, reset, [y], *kept, *options) -> a gradient for each of the tensors
+
+    `tensors` counts the first inputs, `outputs` is 1 + the size of the state; `*_shapes` give empty tensors while compiling.
+    """
+    forward_op = torch.library.custom_op(f"rfwp::{name}", forward, mutates_args=())
+    backward_op = torch.library.custom_op(f"rfwp::{name}_backward", backward, mutates_args=())
+    forward_op.register_fake(forward_shapes)
+    backward_op.register_fake(backward_shapes)
+
+    def save(ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:
+        ctx.options = inputs[tensors + 2 :]
+        ctx.save_for_backward(*inputs[: tensors + 1], *output[: int(keeps_y)], *output[outputs:])
+        # zeros would be made for all that is kept, too; only some are needed, and made below
+        ctx.set_materialize_grads(False)
+        ctx.empty = [partial(torch.zeros, x.shape, dtype=x.dtype, device=x.device) for x in output[:outputs]]
+
+    def gradient(run: Callable[..., Any], ctx: Any, *arriving: Tensor | None) -> tuple[Tensor | None, ...]:
+        grads = (zeros() if grad is None else grad for grad, zeros in zip(arriving, ctx.empty, strict=False))
+        return *run(*grads, *ctx.saved_tensors, *ctx.options), *(None,) * (2 + len(ctx.options))
+
+    forward_op.register_autograd(partial(gradient, backward_op), setup_context=save)
+
+    class Eager(torch.autograd.Function):
+        """The same without the dispatcher, which takes longer than the kernels on short sequences."""
+
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            return forward(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            save(ctx, inputs, output)
+            ctx.mark_non_differentiable(*output[outputs:])
+
+        @staticmethod
+        def backward(ctx: Any, *arriving: Tensor | None) -> tuple[Tensor | None, ...]:
+            # with create_graph=True PyTorch must see an op: it is the one that says that there are no second derivatives
+            return gradient(backward_op if torch.is_grad_enabled() else backward, ctx, *arriving)
+
+    def call(*inputs: Any) -> Any:
+        """The op itself for the compiler and for tensors that stand for others, the short way for all others."""
+        if torch.compiler.is_compiling() or not all(type(x) in (Tensor, nn.Parameter) for x in inputs[:tensors]):
+            return forward_op(*inputs)
+        return Eager.apply(*inputs)
+
+    return call
