@@ -76,8 +76,12 @@ def join(device: torch.device) -> World:
         # an interpreter that is ending, and now and then the process is aborted, which torchrun takes for a loss
         from torch import _dynamo  # noqa: F401
 
+        # torchrun keeps its store over a restart, and in it the addresses of the processes that are gone
+        store, rank, size = next(dist.rendezvous("env://"))
+        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         # a device id makes nccl connect now, so that a missing GPU is found here and not in the first step
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None)
+        gpu = device if device.type == "cuda" else None
+        dist.init_process_group("nccl" if gpu else "gloo", store=store, rank=rank, world_size=size, device_id=gpu)
         atexit.register(leave)
     return World(dist.get_rank(), dist.get_world_size(), device)
 
