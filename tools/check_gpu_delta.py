@@ -218,7 +218,7 @@ def steps(shape: str, mode: str, variant: Variant | None) -> tuple[Callable[[], 
     # the gradients of raw inputs go into one tensor, as they come from one
     *tiles, rates = torch.empty(B, T, H, 3 * d + 1, device="cuda", dtype=dtype).split([d, d, d, 1], -1)
     out = (tiles[0], tiles[1], tiles[2], rates.squeeze(-1)) if fused else None
-    plan = delta_chunk.plan(B, T, H, d, d, dtype)._replace(**changed)  # type: ignore[arg-type]
+    plan = delta_chunk.plan(d, d, dtype)._replace(**changed)  # type: ignore[arg-type]
     trace = delta_chunk.forward(q, k, v, beta, W, reset, True, phi, sigmoid, plan)[2]
     return (
         lambda: delta_chunk.forward(q, k, v, beta, W, reset, True, phi, sigmoid, plan),

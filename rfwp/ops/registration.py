@@ -36,10 +36,13 @@ def register(
         ctx.save_for_backward(*inputs[: tensors + 1], *output[: int(keeps_y)], *output[outputs:])
         # zeros would be made for all that is kept, too; only some are needed, and made below
         ctx.set_materialize_grads(False)
-        ctx.empty = [partial(torch.zeros, x.shape, dtype=x.dtype, device=x.device) for x in output[:outputs]]
+        ctx.sizes = [(x.shape, x.dtype, x.device) for x in output[:outputs]]
 
     def gradient(run: Callable[..., Any], ctx: Any, *arriving: Tensor | None) -> tuple[Tensor | None, ...]:
-        grads = (zeros() if grad is None else grad for grad, zeros in zip(arriving, ctx.empty, strict=False))
+        grads = (
+            torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+            for grad, (shape, dtype, device) in zip(arriving, ctx.sizes, strict=False)
+        )
         return *run(*grads, *ctx.saved_tensors, *ctx.options), *(None,) * (2 + len(ctx.options))
 
     forward_op.register_autograd(partial(gradient, backward_op), setup_context=save)
@@ -47,14 +50,13 @@ def register(
     class Eager(torch.autograd.Function):
         """The same without the dispatcher, which takes longer than the kernels on short sequences."""
 
+        # without setup_context: that would bind the arguments to the signature at every call
         @staticmethod
-        def forward(*inputs: Any) -> Any:
-            return forward(*inputs)
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = forward(*inputs)
             save(ctx, inputs, output)
             ctx.mark_non_differentiable(*output[outputs:])
+            return output
 
         @staticmethod
         def backward(ctx: Any, *arriving: Tensor | None) -> tuple[Tensor | None, ...]:

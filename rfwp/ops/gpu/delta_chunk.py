@@ -13,6 +13,7 @@ q and k are mapped by φ (`phi`) and beta by a sigmoid inside the kernels, where
 inputs. q, k, v may be (B, T, H, G, d) and beta (B, T, H, G): then y is (B, T, H·G, V) and W (B, H·G, V, K).
 """
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -124,20 +125,23 @@ class Plan(NamedTuple):
     """Chunks between two copies of W that forward keeps."""
 
 
-def plan(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, strict: bool | None = None) -> Plan:
+def plan(K: int, V: int, dtype: torch.dtype, strict: bool | None = None) -> Plan:
     """Products of bf16 for bf16 inputs with large heads; TF32 for other half precision, and for float32 where torch allows it;
-    otherwise three TF32 products, nearly float32.
+    otherwise, or where `strict` says so, three TF32 products, nearly float32.
 
     Tiles of bf16 products are never narrower than 64: from narrower ones the ptxas 12.8 of Triton 3.6 makes code that reads
     shared memory from anywhere (docs/log.md).
     """
     if K > MAX_KEY:
         raise InvalidInput(f"the gpu backend takes keys of up to {MAX_KEY}, K={K} is too large; use backend='plain'")
+    return _plan(K, V, dtype, torch.get_float32_matmul_precision() == "highest" if strict is None else strict)
+
+
+@cache
+def _plan(K: int, V: int, dtype: torch.dtype, strict: bool) -> Plan:
     BK = max(16, triton.next_power_of_2(K))
     BV = min(max(16, triton.next_power_of_2(V)), max(16, 4096 // BK))
     largest = max(BK, triton.next_power_of_2(V))
-    if strict is None:
-        strict = torch.get_float32_matmul_precision() == "highest"
     precision = "tf32x3" if strict and dtype == torch.float32 else "tf32"
     if dtype == torch.bfloat16 and BK in (64, 128) and V > 32:
         return Plan(64, BK, 64, BK // 16, 1, "bf16", parallel=True)
@@ -157,7 +161,7 @@ def _sizes(p: Plan, B: int, T: int, H: int, K: int, V: int, delta: bool) -> tupl
 
 def trace_size(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, delta: bool) -> tuple[int, int]:
     """Of the inverses and of the copies of W; H counts all heads, those of all gates."""
-    return _sizes(plan(B, T, H, int(K), int(V), dtype), B, T, H, K, V, delta)
+    return _sizes(plan(int(K), int(V), dtype), B, T, H, K, V, delta)
 
 
 def _split(trace: Tensor, p: Plan, inverses: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -205,7 +209,7 @@ def forward(
     if q.dim() == 4:
         q, k, v, beta = _gates(q), _gates(k), _gates(v), None if beta is None else _gates(beta)
     B, T, H, G, K, V = *q.shape, v.shape[-1]
-    p = p or plan(B, T, H * G, K, V, q.dtype)
+    p = p or plan(K, V, q.dtype)
     N, nV, delta = -(-T // p.C), -(-V // p.BV), beta is not None
     W = W.contiguous()
     y, W_T = v.new_empty(B, T, H * G, V), torch.empty_like(W)
@@ -246,7 +250,7 @@ def _restarted(
 
 def _plan_of(trace: Tensor, B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, delta: bool) -> Plan:
     """The plan that forward had: torch's precision of matrix products may have been changed in between."""
-    plans = [plan(B, T, H, K, V, dtype), plan(B, T, H, K, V, dtype, False), plan(B, T, H, K, V, dtype, True)]
+    plans = (plan(K, V, dtype, strict) for strict in (None, False, True))
     return next(p for p in plans if sum(_sizes(p, B, T, H, K, V, delta)) == trace.numel())
 
 
