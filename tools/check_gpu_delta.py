@@ -309,11 +309,12 @@ def kernel_times(shape: str, mode: str) -> list[str]:
     return [f"  {name[:40]:40s} {us:9.1f} us" for name, us in averages]
 
 
-def run_checks(pool: ProcessPoolExecutor, parts: list[str], modes: list[str]) -> list[str]:
+def run_checks(pool: ProcessPoolExecutor, parts: list[str], modes: list[str], sizes: list[str]) -> list[str]:
     jobs = {}
     if "check" in parts:
         # the largest first, so that the pool ends together
-        for (K, V), mode in itertools.product(sorted(SIZES, key=lambda s: -s[0] * s[1]), modes):
+        chosen = [(K, V) for K, V in SIZES if not sizes or f"{K}x{V}" in sizes]
+        for (K, V), mode in itertools.product(sorted(chosen, key=lambda s: -s[0] * s[1]), modes):
             jobs[pool.submit(check, K, V, mode)] = (f"{K}->{V}", mode, MODES[mode][2])
     if "long" in parts:
         for d, form in itertools.product((16, 64), ("chunk", "sequential")):
@@ -365,12 +366,13 @@ def main() -> None:
     )
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES), help="which shapes to time")
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=list(MODES), help="which precisions to check")
+    parser.add_argument("--sizes", nargs="+", default=[], help="which keys x values to check, like 16x64; all if left away")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile and check")
     options = parser.parse_args()
     began = time.perf_counter()
     lines, summary = [], []
     with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
-        lines = run_checks(pool, options.parts, options.modes)
+        lines = run_checks(pool, options.parts, options.modes, options.sizes)
         print(f"checked after {time.perf_counter() - began:.0f} s", flush=True)
         if "time" in options.parts:
             summary = run_timings(pool, options.shapes)

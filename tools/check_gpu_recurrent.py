@@ -221,7 +221,7 @@ def variants(ops: list[str]):
                 yield op, d, warps, ahead
 
 
-def check_all(ops: list[str], with_time: bool) -> list[str]:
+def check_all(ops: list[str], with_time: bool, only_long: bool) -> list[str]:
     """Failed cases. Also compiles what will be timed."""
     failures = []
     started = time.time()
@@ -232,7 +232,7 @@ def check_all(ops: list[str], with_time: bool) -> list[str]:
             jobs[pool.submit(check, op, OPS[op][0], Case(1, LONG, 16, True, False))] = f"{op} long"
         for version in range(4):
             for op in ops:
-                if version < len(OPS[op]):
+                if version < len(OPS[op]) and not only_long:
                     for case in CASES:
                         jobs[pool.submit(check, op, OPS[op][version], case)] = f"{op} {OPS[op][version]} {case}"
         if with_time:
@@ -287,8 +287,9 @@ def main() -> int:
     parser.add_argument("--ops", nargs="+", choices=list(OPS), default=list(OPS))
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--no-time", action="store_true")
+    parser.add_argument("--only-long", action="store_true", help=f"of the checks only T = {LONG}")
     options = parser.parse_args()
-    failures = [] if options.no_check else check_all(options.ops, not options.no_time)
+    failures = [] if options.no_check else check_all(options.ops, not options.no_time, options.only_long)
     count_compilations(options.ops)
     rows = [] if options.no_time else time_all(options.ops)
     if rows:
