@@ -1,6 +1,7 @@
 """Run every GPU kernel once on small odd shapes, each tensor in an allocation of its own; for compute-sanitizer.
 
-PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=. compute-sanitizer --tool memcheck --error-exitcode 1 python tools/touch_gpu_memory.py
+    export PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=.
+    compute-sanitizer --tool memcheck --error-exitcode 1 python tools/touch_gpu_memory.py
 
 Run it once without compute-sanitizer first: kernels are then compiled.
 """
