@@ -6,11 +6,11 @@ The text under a field is its help. A config knows nothing of the code that it c
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rfwp.errors import InvalidInput, unknown
+from rfwp.errors import InvalidInput, RFWPError, unknown
 
 Wiring = Literal["pre", "post", "lm"]
 
@@ -255,6 +255,33 @@ def replace(config: Any, changes: Mapping[str, Any]) -> Any:
             value = _convert(list(value) if isinstance(value, tuple) else value, hints[name], path)
         config = dataclasses.replace(config, **{name: value})
     return config
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], ignore: Iterable[str] = ()) -> list[str]:
+    """`train.lr 0.0003 -> 0.001` for every field in which two configs, as `to_dict` gives them, differ.
+
+    A field that one of them lacks, because it was added to the configs since, has its default there.
+    """
+    before, after = dict(_flat(_complete(old))), dict(_flat(_complete(new)))
+    ignored = set(ignore)
+    pairs = ((name, before.get(name, "-"), after.get(name, "-")) for name in {**before, **after} if name not in ignored)
+    return [f"{name} {was} -> {now}" for name, was, now in pairs if was != now]
+
+
+def _complete(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With all fields of today; what is no config of today stays as it is."""
+    try:
+        return to_dict(from_dict(dict(data)))
+    except RFWPError:
+        return data
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:

@@ -16,10 +16,10 @@ from rfwp.version import __version__
 
 
 def environment(device: torch.device, commit: str = "") -> dict[str, Any]:
-    """The machine and the code."""
+    """The machine and the code. `commit`: which code it is, where git cannot say it."""
     found = {"commit": commit, "dirty": None} if commit else _git()
     return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "time": now(),
         "device": device_name(device),
         "threads": torch.get_num_threads() if device.type == "cpu" else None,
         "torch": torch.__version__,
@@ -27,6 +27,11 @@ def environment(device: torch.device, commit: str = "") -> dict[str, Any]:
         "rfwp": __version__,
         **found,
     }
+
+
+def now() -> str:
+    """`2026-01-31T12:00:00+00:00`"""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def device_name(device: torch.device) -> str:
@@ -61,7 +66,7 @@ def _version(package: str) -> str | None:
 
 
 def _git() -> dict[str, Any]:
-    """The commit of the code and whether the tree differs from it; None where there is no git."""
+    """The commit of the code and whether the code differs from it; None where git does not know this code."""
     here = Path(__file__).parent
 
     def ask(*arguments: str) -> str:
@@ -69,6 +74,9 @@ def _git() -> dict[str, Any]:
         return done.stdout.strip()
 
     try:
-        return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain"))}
+        # an installed copy may lie inside a repository of somebody else
+        ask("ls-files", "--error-unmatch", Path(__file__).name)
+        # only the package: results that are written beside it are no change of the code
+        return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "--", "."))}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}

@@ -80,15 +80,21 @@ def reference(a: Arguments, rule: str, phi: str | None = None) -> list[Tensor]:
     from rfwp.ops.delta import delta_reference
     from rfwp.ops.sum import sum_reference
 
+    # thousands of tiny steps from a dozen processes: a core for each is faster than one GPU for all
+    place = "cpu" if a.W.shape[-1] * a.W.shape[-2] <= 1024 else "cuda"
+    torch.set_num_threads(1)
     inputs = [a.q, a.k, a.v, a.beta, a.W] if rule == "delta" else [a.q, a.k, a.v, a.W]
-    *leaves, W = (x.detach().double().requires_grad_() for x in inputs)
+    *leaves, W = (x.detach().to(place).double().requires_grad_() for x in inputs)
     used = leaves
     if phi is not None:
         used = [x.flatten(2, 3) for x in leaves]
         used = [MAPS[phi](used[0]), MAPS[phi](used[1]), used[2], *(b.sigmoid() for b in used[3:])]
-    y, W_T = (delta_reference if rule == "delta" else sum_reference)(*used, state=W, reset=a.reset)
-    gradients = torch.autograd.grad((y, W_T), [*leaves, W], (a.dy.double(), a.dW_T.double()))
-    return [y.detach(), W_T.detach(), *gradients]
+    y, W_T = (delta_reference if rule == "delta" else sum_reference)(
+        *used, state=W, reset=None if a.reset is None else a.reset.to(place)
+    )
+    arriving = (a.dy.to(place).double(), a.dW_T.to(place).double())
+    gradients = torch.autograd.grad((y, W_T), [*leaves, W], arriving)
+    return [x.detach().cuda() for x in (y, W_T, *gradients)]
 
 
 def kernels(a: Arguments, form: str, phi: str | None = None, **plan: Any) -> list[Tensor]:

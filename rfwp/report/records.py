@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import RunConfig, from_dict, to_dict
+from rfwp.config import RunConfig, differences, to_dict
 from rfwp.errors import InvalidFile, RFWPError
 from rfwp.presets import run_config
 
@@ -37,6 +37,8 @@ class Run:
     """[epoch, training loss, validation score] for every epoch."""
     device: str = ""
     commit: str | None = None
+    dirty: bool | None = None
+    """Whether the code differed from that commit; None: not known."""
     torch: str = ""
     rfwp: str = ""
     time: str = ""
@@ -99,16 +101,6 @@ def deviations(run: Run) -> list[str]:
     return differences(to_dict(expected), run.config, ignore=("train.seed",))
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], ignore: Iterable[str] = ()) -> list[str]:
-    """The fields that differ between two configs as dicts. A field that one of them lacks has its default there."""
-    before, after = _flat(_complete(old)), _flat(_complete(new))
-    return [
-        f"{name} {before.get(name, '-')} -> {after.get(name, '-')}"
-        for name in {**before, **after}
-        if name not in ignore and before.get(name) != after.get(name)
-    ]
-
-
 def same_run(run: Run, config: RunConfig) -> bool:
     """A finished run of this very config, the seed included."""
     return not differences(to_dict(config), run.config)
@@ -163,24 +155,6 @@ def _is_whole(run: Run) -> bool:
         and all(isinstance(number, int | float) for number in numbers)
         and all(len(point) == 3 for point in run.curve)
     )
-
-
-def _complete(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the fields that were added to the configs since; a config that no longer fits stays as it is."""
-    try:
-        return to_dict(from_dict(dict(config)))
-    except RFWPError:
-        return config
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _ends_with_newline(path: Path) -> bool:

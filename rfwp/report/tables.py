@@ -94,7 +94,7 @@ def _notes(chosen: dict[str, Chosen], counted: list[Run]) -> list[str]:
     notes = []
     if counted:
         devices = ", ".join(sorted({run.device for run in counted if run.device}))
-        commits = ", ".join(sorted({(run.commit or "unknown")[:7] for run in counted}))
+        commits = ", ".join(sorted({(run.commit or "unknown")[:7] + (" with changes" if run.dirty else "") for run in counted}))
         notes.append(f"{len(counted)} runs on {devices or 'an unknown device'}, code {commits}")
     left_out: dict[str, list[int]] = {}
     for preset, choice in chosen.items():

@@ -2,16 +2,17 @@
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import RunConfig, from_dict, to_dict
+from rfwp.config import RunConfig, differences, from_dict, to_dict
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError
 from rfwp.tasks import Split
-from rfwp.train.checkpoint import LAST, PREVIOUS, replace_file, sync, writing
+from rfwp.train.checkpoint import replace_file, sync, writing
 from rfwp.train.result import Result
 from rfwp.version import __version__
 
@@ -19,6 +20,8 @@ try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("rfwp")
 
 CONFIG, METRICS, RESULT, LOCK = "config.json", "metrics.jsonl", "result.json", ".lock"
 
@@ -42,10 +45,6 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / RESULT).exists()
 
-    @property
-    def has_checkpoint(self) -> bool:
-        return any((self.path / name).exists() for name in (LAST, PREVIOUS))
-
     def config(self) -> RunConfig:
         """Of the run that is here; an error if there is none."""
         if not self.used:
@@ -63,34 +62,32 @@ class RunFolder:
         """A run that is here must be of this config and these data."""
         if not self.used:
             return
-        if changes := differences(self.config(), config):
-            raise InvalidInput(f"{self.path} holds a run of another config: {'; '.join(changes)}; use another --out")
+        if changes := differences(to_dict(self.config()), to_dict(config)):
+            raise InvalidInput(f"{self.path} holds a run of another config: {'; '.join(changes)}; use another folder")
         if data is not None and self._json(CONFIG).get("data") not in (None, data):
-            raise InvalidInput(f"{self.path} was trained on other data than the task has now; use another --out")
+            raise InvalidInput(f"{self.path} was trained on other data than the task has now; bring them back or use another folder")
 
     def create(self, config: RunConfig, data: str) -> None:
-        """Make the folder and write its config, unless it is there."""
-        if self.used:
-            return
-        with writing(self.path / CONFIG):
-            self.path.mkdir(parents=True, exist_ok=True)
-            sync(self.path.parent)
-        text = json.dumps({"rfwp": __version__, "run": to_dict(config), "data": data}, indent=2) + "\n"
-        replace_file(self.path / CONFIG, text.encode())
+        """Write the run's config, unless it is there."""
+        if not self.used:
+            text = json.dumps({"rfwp": __version__, "run": to_dict(config), "data": data}, indent=2) + "\n"
+            replace_file(self.path / CONFIG, text.encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process trains here; the lock goes with the process, however it ends."""
-        if fcntl is None:
-            yield
-            return
+        """Make the folder. Only one process trains in it; the lock goes with the process, however it ends."""
         with writing(self.path / LOCK):
+            self.path.mkdir(parents=True, exist_ok=True)
+            sync(self.path.parent)
             file = (self.path / LOCK).open("w")
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InvalidInput(f"{self.path} is being trained by another process; wait for it or use another --out") from None
+                raise InvalidInput(f"{self.path} is being trained by another process; wait for it or use another folder") from None
+            except OSError as error:
+                log.warning("%s: this disk knows no locks (%s); do not train in it twice at once", self.path, error.strerror)
             yield
 
     # --- Records of epochs ---
@@ -139,13 +136,6 @@ class RunFolder:
         return data
 
 
-def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """`train.lr 0.0003 -> 0.001` for every field that differs."""
-    before, after = dict(_flat(to_dict(old))), dict(_flat(to_dict(new)))
-    names = {**before, **after}
-    return [f"{n} {before.get(n, '-')} -> {after.get(n, '-')}" for n in names if before.get(n, "-") != after.get(n, "-")]
-
-
 def fingerprint(split: Split) -> str:
     """Tells one data set from another."""
     digest = hashlib.sha256()
@@ -153,14 +143,6 @@ def fingerprint(split: Split) -> str:
         digest.update(f"{tuple(tensor.shape)}".encode())
         digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _flat(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in data.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        elif prefix or name != "kind":
-            yield prefix + name, value
 
 
 def _parse(line: str) -> dict[str, Any] | None:

@@ -28,6 +28,9 @@ class Result:
     parameters: int
     device: str = ""
     commit: str | None = None
+    """Of the code at the start of its last part; None: git did not know."""
+    dirty: bool | None = None
+    """Whether the code differed from that commit."""
     torch: str = ""
     rfwp: str = ""
     time: str = ""
