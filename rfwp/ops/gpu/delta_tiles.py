@@ -7,6 +7,8 @@ gates inside one projection are one tensor; their strides come as one tuple. `h`
 import triton
 import triton.language as tl
 
+from rfwp.ops.gpu.steps import reciprocal
+
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """Triton's interpreter has no products of bf16, and rounds towards zero: there all products are float32."""
 
@@ -114,18 +116,10 @@ def _exp(x):
 
 
 @triton.jit
-def _reciprocal(x):
-    """1 / x in one instruction, right to the last bit but one."""
-    if INTERPRETED:
-        return 1 / x
-    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
-
-
-@triton.jit
 def rate(b, SIGMOID: tl.constexpr):
     """A learning rate from what the slow net wrote for it."""
     if SIGMOID:
-        b = _reciprocal(1 + _exp(tl.minimum(-b, 80.0, propagate_nan=tl.PropagateNan.ALL)))
+        b = reciprocal(1 + _exp(tl.minimum(-b, 80.0, propagate_nan=tl.PropagateNan.ALL)))
     return b
 
 
@@ -157,7 +151,7 @@ def mapped(x, t, d, T, D: tl.constexpr, MAP: tl.constexpr, zeros=0.0):
             # elu(x) + 1; exp never sees a positive number
             x = tl.where((d < D)[None, :], tl.where(x > 0, x + 1, _exp(tl.minimum(x, 0.0))), 0.0)
         if MAP != "elu":
-            scale = _reciprocal(tl.sum(x, 1) + (1e-5 if MAP == "elu_sum_eps" else 0.0))
+            scale = reciprocal(tl.sum(x, 1) + (1e-5 if MAP == "elu_sum_eps" else 0.0))
             x *= scale[:, None]
         x = tl.where((t < T)[:, None], x, 0.0)
     return x, scale
