@@ -129,7 +129,7 @@ def bench(what: Benchmark) -> None:
 
 @app.command
 def train(preset: Annotated[str, tyro.conf.Positional] = "", options: RunOptions = RunOptions()) -> None:  # noqa: B008
-    """Train a preset, or a preset's model on your own sequences; stop with Ctrl-C, go on with --resume.
+    """Train a preset, or a preset's model on your own sequences; stop with Ctrl-C, go on with the same command or --resume.
 
     The best checkpoint on the validation set is tested at the end. With several processes:
     torchrun --nproc-per-node N -m rfwp train PRESET --out RUN
@@ -285,7 +285,7 @@ def _check_command(arguments: list[str]) -> None:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         raise unknown("command", arguments[0], COMMANDS)
     # the last one would count, and the others would be lost in silence
-    for flag in ("--set", "--seeds"):
+    for flag in ("--set", "--seeds", "--models"):
         if arguments.count(flag) > 1:
             raise InvalidInput(f"{flag} is there twice; put all values behind one {flag}")
 
@@ -312,6 +312,12 @@ def main(arguments: list[str] | None = None) -> None:
         # of several processes with one mistake, one says it
         if is_first():
             print(f"rfwp: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        # without a name it is none of the user's files
+        if error.filename is None:
+            raise
+        print(f"rfwp: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("rfwp: interrupted", file=sys.stderr)

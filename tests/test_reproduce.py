@@ -11,7 +11,7 @@ import pytest
 
 from rfwp.cli import main
 from rfwp.config import replace, to_dict
-from rfwp.errors import InvalidInput, RFWPError, UnknownName
+from rfwp.errors import InvalidFile, InvalidInput, RFWPError, UnknownName
 from rfwp.presets import TASKS, run_config
 from rfwp.report.records import read_runs
 from rfwp.reproduce import worker
@@ -380,6 +380,37 @@ def test_a_run_that_finished_without_its_line_gets_it_without_training(here):
     assert read_runs(chosen.out) == before
 
 
+def test_the_commit_that_is_given_is_in_the_line_also_where_git_knows_another(here):
+    chosen = options(epochs=1, commit="feedbee")
+    run_here(chosen)
+    (run,) = read_runs(chosen.out)
+    assert (run.commit, run.dirty) == ("feedbee", None)
+    run_here(options(epochs=1, seeds=(2,)))
+    (run,) = (run for run in read_runs(chosen.out) if run.seed == 2)
+    assert (len(run.commit), run.dirty in (True, False)) == (40, True)
+
+
+def test_a_line_that_is_being_written_does_not_stop_the_other_runs(here):
+    """A reader may see the half of a line; what the costs are then is not worth a stop."""
+    chosen = options(epochs=1, seeds=(1, 2))
+    plan = make_plan(chosen)
+
+    def start(job):
+        done = Here(job, chosen.out)
+        with next(chosen.out.glob("*.jsonl")).open("a") as file:
+            file.write('{"preset": "listo')
+        return done
+
+    outcome, code = reproduce(plan, chosen, lambda line: None, start=start, elapsed=0.0)
+    assert (len(outcome.done), code) == (2, 0)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "runs").write_text("in the way")
+    with pytest.raises(InvalidFile, match=r"cannot write .*seed-1\.log: .*; give another --runs-folder"):
+        process(job(folder=tmp_path / "runs"), "")
+
+
 def test_a_worker_whose_parent_is_gone_saves_and_the_same_command_goes_on(here):
     chosen = options(epochs=300)
     (unfinished,) = make_plan(chosen).missing
@@ -465,9 +496,19 @@ def test_report_shows_tables_with_runs_and_writes_all_of_them(here, capsys):
     assert (here / "results" / "figures" / "learning-curves-code-execution-3.svg").exists()
 
 
+def test_a_file_in_the_way_of_a_report_is_one_line(here, capsys):
+    write(here / "results" / "runs", line())
+    (here / "results" / "tables").write_text("in the way")
+    assert command(capsys, "report") == (2, "", "rfwp: results/tables: File exists\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["reproduce", "table-2", "--models", "rdn", "--models", "lstm"],
+            "rfwp: --models is there twice; put all values behind one --models",
+        ),
         (["report"], "rfwp: results/runs has no finished runs; make some: rfwp reproduce table-2"),
         (["reproduce", "tabel-2"], "rfwp: unknown table 'tabel-2'; did you mean 'table-2'?"),
     ],

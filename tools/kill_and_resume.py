@@ -5,6 +5,7 @@ python tools/kill_and_resume.py --device cuda --kills 5      the same on a GPU
 """
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -14,18 +15,21 @@ import tempfile
 import time
 from pathlib import Path
 
-SMALL = (
-    "model.core.width=64 model.embedding=64 model.core.layers=2 model.core.heads=4 model.core.ff=128 "
-    "task.train=256 task.valid=32 task.test=32 task.statements=20 train.batch=16"
-)
+SMALL = "model.embedding=64 task.train=256 task.valid=32 task.test=32 train.batch=16"
+CORES = {
+    True: "model.core.hidden=64",
+    False: "model.core.width=64 model.core.layers=2 model.core.heads=4 model.core.ff=128",
+}
+"""By whether it is an LSTM."""
+TASKS = {True: "task.depth=4", False: "task.statements=20"}
+"""By whether it is ListOps."""
 
 
-def command(preset: str, device: str, epochs: int, folder: Path) -> list[str]:
-    # a checkpoint after every step, so that many kills fall into the saving of one
-    run = [sys.executable, "-m", "rfwp", "train", preset, "--device", device, "--save-minutes", "0"]
-    if (folder / "config.json").exists():
-        return [*run[:4], "--resume", str(folder), *run[5:]]
-    return [*run, "--out", str(folder), "--epochs", str(epochs), "--set", *SMALL.split()]
+def command(preset: str, device: str, epochs: int, folder: Path, save_minutes: float = 0.0) -> list[str]:
+    """The same begins a run and goes on with it."""
+    run = [sys.executable, "-m", "rfwp", "train", preset, "--out", str(folder), "--device", device, "--epochs", str(epochs)]
+    changes = f"{SMALL} {CORES['/lstm' in preset]} {TASKS[preset.startswith('listops')]}"
+    return [*run, "--save-minutes", str(save_minutes), "--set", *changes.split()]
 
 
 def train(arguments: list[str], seconds: float | None = None) -> float | None:
@@ -73,16 +77,23 @@ def main() -> None:
         print(f"undisturbed: {seconds:.1f} s")
         for n in range(options.kills):
             after = chance.uniform(0, 1.5 * seconds / options.kills)
-            if train(command(*arguments, killed), after) is not None:
+            # 0 saves after every step, so that many kills fall into the saving; with more, `best` gets ahead of `last`
+            if train(command(*arguments, killed, chance.choice((0.0, 0.02))), after) is not None:
                 print(f"kill {n + 1}: too late, it had finished")
                 break
             print(f"kill {n + 1} after {after:.1f} s: {interesting(killed)}", flush=True)
+            if (killed / "result.json").exists():
+                break
         else:
             train(command(*arguments, killed))
         for name in ("last", "best"):
             same = [(f / name / "model.safetensors").read_bytes() for f in (whole, killed)]
             if same[0] != same[1]:
                 sys.exit(f"{name}: the weights differ")
+        results = [json.loads((f / "result.json").read_text()) for f in (whole, killed)]
+        for name in ("metrics", "valid", "best_epoch", "epochs", "curve"):
+            if results[0][name] != results[1][name]:
+                sys.exit(f"{name} differs: {results[0][name]} and {results[1][name]}")
         print("the same bits")
 
 

@@ -6,9 +6,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rfwp.config import to_dict
+from rfwp.errors import InvalidFile
 from rfwp.reproduce.jobs import Job
 
 COMMAND = (sys.executable, "-m", "rfwp.reproduce.worker")
@@ -19,9 +20,8 @@ class Process:
     """Runs `command`, hands it the job as a line of JSON, and keeps what it says in a file beside the run's folder."""
 
     def __init__(self, job: Job, request: dict[str, Any], at_once: int, command: Sequence[str] = COMMAND):
-        job.folder.parent.mkdir(parents=True, exist_ok=True)
         self.log = job.folder.with_name(f"{job.folder.name}.log")
-        with self.log.open("ab") as log:
+        with _opened(self.log) as log:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -64,6 +64,14 @@ class Process:
         except BrokenPipeError:
             # what it did not read is of no use any more
             return
+
+
+def _opened(log: Path) -> BinaryIO:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("ab")
+    except OSError as error:
+        raise InvalidFile(f"cannot write {log}: {error.strerror}; give another --runs-folder") from None
 
 
 def _job_request(job: Job) -> dict[str, Any]:

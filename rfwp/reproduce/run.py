@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from rfwp.build import build
 from rfwp.config import replace
 from rfwp.environment import process_age
-from rfwp.errors import InvalidInput
+from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.report.records import read_runs
 from rfwp.reproduce.jobs import Costs, Job, chosen_presets, make_jobs, missing
 from rfwp.reproduce.options import ReproduceOptions
@@ -61,7 +62,7 @@ def reproduce(
     with StopSignals() as signals:
         scheduler = Scheduler(
             start=start or partial(Process, request=request, at_once=at_once),
-            costs=lambda: Costs(read_runs(options.out)).left,
+            costs=lambda: _costs(plan, options.out).left,
             at_once=at_once,
             budget=Budget() if options.budget_seconds is None else Budget(options.budget_seconds),
             say=say,
@@ -72,6 +73,15 @@ def reproduce(
     if outcome.failed:
         return outcome, 1
     return outcome, 128 + signals.wish if signals.wish else 0
+
+
+def _costs(plan: Plan, out: Path) -> Costs:
+    """With what was learnt from runs that have finished since."""
+    try:
+        return Costs(read_runs(out))
+    except InvalidFile:
+        # a worker may be writing its line this very moment, which is no reason to stop the others
+        return plan.costs
 
 
 def describe_plan(plan: Plan, jobs: int) -> list[str]:

@@ -20,12 +20,13 @@ STOPPED = 128 + signal.SIGTERM
 
 def work(request: dict[str, Any]) -> bool:
     """Train, or go on training; a run that is finished adds its line at once. False: it was told to stop."""
-    trainer = Trainer(from_dict(request["config"]), Path(request["folder"]), device=request["device"], log=ConsoleLog())
-    result = trainer.run()
+    config, folder, commit = from_dict(request["config"]), Path(request["folder"]), request["commit"]
+    result = Trainer(config, folder, device=request["device"], log=ConsoleLog(), commit=commit).run()
     if result.stopped in ("SIGINT", "SIGTERM"):
         return False
     line = result.to_json()
-    line["commit"] = line["commit"] or request["commit"] or None
+    # a run that had finished before, where nobody could say it
+    line["commit"] = line["commit"] or commit or None
     append_line(Path(request["out"]) / f"{stem(line)}.jsonl", line)
     return True
 

@@ -2,7 +2,8 @@
 
 A checkpoint is a folder with model.safetensors, config.json (so that `rfwp.load` can read it), optimiser.safetensors with
 the optimiser's state and the states of the random generators, and state.json with counters and the checksums of the rest.
-When a new one replaces `last`, that one becomes `previous`: at every instant one of the two is whole.
+When a new one replaces `last`, that one becomes `previous`: at every instant one of the two is whole. `best` is only tested
+and loaded, never trained on, so it has no optimiser.safetensors.
 """
 
 import hashlib
@@ -36,6 +37,7 @@ class Checkpoint:
 
     model: dict[str, Tensor]
     optimiser: dict[str, Tensor]
+    """Empty where nobody trains on; then it has no file."""
     config: dict[str, Any]
     """config.json, as `save_pretrained` writes it."""
     state: dict[str, Any]
@@ -91,13 +93,12 @@ def read(folder: Path) -> Checkpoint:
         if _digest(_json({**state, "files": files})) != expected:
             raise Damaged(f"{STATE} does not have its checksum")
         found = {}
-        for name in (MODEL, OPTIMISER, CONFIG):
-            content = (folder / name).read_bytes()
-            if _digest(content) != files[name]:
+        for name, digest in files.items():
+            found[name] = (folder / name).read_bytes()
+            if _digest(found[name]) != digest:
                 raise Damaged(f"{name} does not have its checksum")
-            found[name] = content
-        model, optimiser = (safetensors.torch.load(found[name]) for name in (MODEL, OPTIMISER))
-        return Checkpoint(model, optimiser, json.loads(found[CONFIG]), state)
+        optimiser = safetensors.torch.load(found[OPTIMISER]) if OPTIMISER in found else {}
+        return Checkpoint(safetensors.torch.load(found[MODEL]), optimiser, json.loads(found[CONFIG]), state)
     except FileNotFoundError as error:
         raise Damaged(f"{Path(error.filename).name} is missing") from None
     except OSError as error:
@@ -151,13 +152,11 @@ def writing(path: Path) -> Iterator[None]:
 
 def _write(checkpoint: Checkpoint, folder: Path) -> None:
     """All files, each through to the disk; state.json, which vouches for the others, is the last."""
-    contents = (
-        (MODEL, safetensors.torch.save(_cpu(checkpoint.model), metadata={"format": "pt"})),
-        (OPTIMISER, safetensors.torch.save(_cpu(checkpoint.optimiser), metadata={"format": "pt"})),
-        (CONFIG, _json(checkpoint.config)),
-    )
-    state = {**checkpoint.state, "files": {name: _digest(content) for name, content in contents}}
-    for name, content in contents:
+    tensors = {MODEL: checkpoint.model, OPTIMISER: checkpoint.optimiser}
+    contents = {name: safetensors.torch.save(_cpu(t), metadata={"format": "pt"}) for name, t in tensors.items() if t}
+    contents[CONFIG] = _json(checkpoint.config)
+    state = {**checkpoint.state, "files": {name: _digest(content) for name, content in contents.items()}}
+    for name, content in contents.items():
         write_file(folder / name, content)
     write_file(folder / STATE, _json({**state, "sha256": _digest(_json(state))}))
     sync(folder)

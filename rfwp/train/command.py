@@ -16,9 +16,10 @@ from rfwp.train.checkpoint import BEST, EARLIER_BEST, load
 from rfwp.train.data import Data, checked
 from rfwp.train.distributed import is_first, leave, restarted
 from rfwp.train.evaluate import evaluate, predict
-from rfwp.train.folder import RunFolder
+from rfwp.train.folder import RunFolder, fingerprint
 from rfwp.train.log import Log
 from rfwp.train.loop import Trainer
+from rfwp.train.model import load_weights
 from rfwp.train.optim import check_training
 from rfwp.train.options import EvalOptions, TrainOptions
 from rfwp.train.result import Result
@@ -40,11 +41,13 @@ class Plan:
 
 
 def train(plans: Sequence[Plan], options: TrainOptions, log: Log) -> list[Result]:
-    """One run after another. A signal ends all of them: then the last result says which."""
+    """One run after another: a begun one goes on, a finished one is taken as it is. After a signal the last result says which."""
     results = []
     for plan in plans:
         if plan.folder.finished:
             results.append(plan.folder.result())
+            if is_first():
+                log.say(f"{plan.folder} is finished")
             continue
         trainer = Trainer(
             plan.config,
@@ -62,7 +65,7 @@ def train(plans: Sequence[Plan], options: TrainOptions, log: Log) -> list[Result
 
 
 def plan_runs(base: RunConfig, options: TrainOptions, name: str) -> list[Plan]:
-    """New runs, one a seed; whatever cannot work is an error before anything is written."""
+    """One run a seed, new or begun; whatever cannot work is an error before anything is written."""
     config = changed(base, options)
     seeds = options.seeds or (config.train.seed,)
     if len(set(seeds)) < len(seeds):
@@ -73,22 +76,13 @@ def plan_runs(base: RunConfig, options: TrainOptions, name: str) -> list[Plan]:
     for seed in seeds:
         folder = RunFolder(home if alone else home / f"seed-{seed}")
         plans.append(Plan(replace(config, {"train.seed": seed}), folder))
-        check_new(plans[-1], several=len(seeds) > 1)
-    return plans
-
-
-def check_new(plan: Plan, several: bool) -> None:
-    """A folder with a run in it is left alone, unless torchrun starts this very run again."""
-    folder = plan.folder
-    folder.check(plan.config)
-    # of several processes only the first can tell: the others may come when it has begun already
-    if not folder.used or restarted() or not is_first():
-        return
-    if folder.finished and not several:
+        folder.check(plans[-1].config)
+    # torchrun may start a run again that has just finished, and of its processes only the first can tell
+    if len(plans) == 1 and plans[0].folder.finished and is_first() and not restarted():
+        folder = plans[0].folder
         metrics = ", ".join(f"{name} {value:.2%}" for name, value in folder.result().metrics.items())
         raise InvalidInput(f"{folder} holds this run already, finished ({metrics}); use another --out to train it again")
-    if not folder.finished:
-        raise InvalidInput(f"{folder} holds this run already, unfinished; go on with: rfwp train --resume {folder}")
+    return plans
 
 
 def plan_resumed(base: RunConfig | None, options: TrainOptions) -> list[Plan]:
@@ -203,10 +197,14 @@ def answer(path: Path, options: EvalOptions, log: Log) -> list[Said]:
 
 
 def _load(path: Path, options: EvalOptions, log: Log) -> tuple[RunConfig, SequenceModel, Any]:
-    config, device = RunFolder(path).config(), find_device(options.device)
+    folder, device = RunFolder(path), find_device(options.device)
+    config = folder.config()
     best = load(path, (BEST, EARLIER_BEST), log.warn)
     if best is None:
         raise InvalidFile(f"{path} has no checkpoint yet: it appears after the first epoch")
+    task = load_task(config.task)
+    # the symbols of a user's files are those of the files as they were
+    folder.check(config, fingerprint(task.split("train")))
     model = SequenceModel(config.model)
-    model.load_state_dict(best.model)
-    return config, model.to(device).eval(), load_task(config.task)
+    load_weights(model, best.model, path)
+    return config, model.to(device).eval(), task

@@ -39,6 +39,11 @@ def evaluate(
 def predict(model: nn.Module, tokens: Tensor, precision: Precision = "fp32") -> Tensor:
     """The most likely target at every position of one sequence (T,), on the CPU."""
     device = next(model.parameters()).device
-    with switched(precision), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        logits, _ = model.eval()(tokens.long().unsqueeze(0).to(device))
+    training = model.training
+    model.eval()
+    try:
+        with switched(precision), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            logits, _ = model(tokens.long().unsqueeze(0).to(device))
+    finally:
+        model.train(training)
     return logits[0].argmax(-1).cpu()

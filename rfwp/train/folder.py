@@ -65,7 +65,7 @@ class RunFolder:
         if changes := differences(to_dict(self.config()), to_dict(config)):
             raise InvalidInput(f"{self.path} holds a run of another config: {'; '.join(changes)}; use another folder")
         if data is not None and self._json(CONFIG).get("data") not in (None, data):
-            raise InvalidInput(f"{self.path} was trained on other data than the task has now; bring them back or use another folder")
+            raise InvalidInput(f"{self.path} was trained on other data than the task has now; use another folder")
 
     def create(self, config: RunConfig, data: str) -> None:
         """Write the run's config, unless it is there."""
@@ -85,7 +85,7 @@ class RunFolder:
                 if fcntl is not None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InvalidInput(f"{self.path} is being trained by another process; wait for it or use another folder") from None
+                raise InvalidInput(f"{self.path} is being trained by another process; wait, or use another folder") from None
             except OSError as error:
                 log.warning("%s: this disk knows no locks (%s); do not train in it twice at once", self.path, error.strerror)
             yield

@@ -9,7 +9,6 @@ import math
 import signal
 import statistics
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,10 +16,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from rfwp.config import RunConfig, SequenceConfig, to_dict
-from rfwp.environment import environment
+from rfwp.config import RunConfig, to_dict
+from rfwp.environment import environment, now
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError
-from rfwp.models import SequenceModel
 from rfwp.tasks import SPLITS, Task, load_task
 from rfwp.train import checkpoint
 from rfwp.train.checkpoint import Checkpoint, writing
@@ -29,7 +27,9 @@ from rfwp.train.distributed import World, join
 from rfwp.train.evaluate import evaluate
 from rfwp.train.folder import RunFolder, fingerprint
 from rfwp.train.log import Log, Moment
+from rfwp.train.model import build, check_fits, load_weights, share_of_loss
 from rfwp.train.optim import check_training, make_optimiser, optimiser_tensors, restore_optimiser
+from rfwp.train.progress import Best, Progress
 from rfwp.train.random import derived, generator_states, restore_generators
 from rfwp.train.result import Result
 from rfwp.train.signals import StopSignals
@@ -39,41 +39,14 @@ from rfwp.version import __version__
 
 CHECK_EVERY = 50
 """Steps between two looks at the losses: each look waits for the device."""
+SAVE_SECONDS = 20.0
+"""No checkpoint at the end of an epoch if there was one so shortly before: that costs a good part of a short epoch on a GPU."""
 SAVE = 1
 """The wish for a checkpoint; larger wishes are numbers of signals, so the strongest wish is the largest."""
 
 
 class Diverged(RFWPError, ArithmeticError):
     """The loss or the weights are no longer finite numbers."""
-
-
-@dataclass
-class Progress:
-    """How far a run is, with the sums of the epoch under way."""
-
-    epoch: int = 0
-    """Whole epochs done."""
-    step: int = 0
-    """Steps done in the next one."""
-    loss: float = 0.0
-    """Summed over targets."""
-    targets: int = 0
-    tokens: int = 0
-    train_seconds: float = 0.0
-    """Of the steps of this epoch."""
-    epoch_seconds: float = 0.0
-    """Of this epoch, validation and checkpoints included."""
-    seconds: float = 0.0
-    """Of the whole run."""
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best validation so far."""
-
-    epoch: int
-    score: float
-    valid: dict[str, float]
 
 
 class Trainer:
@@ -93,8 +66,12 @@ class Trainer:
         log: Log | None = None,
         task: Task | None = None,
         save_minutes: float = 5.0,
+        commit: str = "",
     ):
+        """`commit`: which code this is, where git cannot say it."""
         check_training(config.train)
+        if not save_minutes >= 0:
+            raise InvalidInput(f"save_minutes={save_minutes}; use 0 for a checkpoint after every step, or more")
         self.config, self.folder, self.save_minutes = config, RunFolder(Path(folder)), save_minutes
         self.folder.check(config)
         self.model = build(config)
@@ -110,6 +87,8 @@ class Trainer:
         self.steps = self.train.steps(config.train.batch)
         self.optimiser = make_optimiser(self.model, config.train)
         self.region, self.graph = (speed or Speed()).resolve(self.world)
+        # now and not at the end, when the files may be those of another commit
+        self.environment = environment(self.world.device, commit)
         self.progress = Progress()
         self.best: Best | None = None
         self._pending: list[tuple[int, Batch, Tensor]] = []
@@ -123,8 +102,8 @@ class Trainer:
             # the first one makes the folder
             self.world.wait()
             return self._run()
-        self.folder.create(self.config, self.fingerprint)
         with self.folder.locked():
+            self.folder.create(self.config, self.fingerprint)
             self.world.wait()
             return self._run()
 
@@ -162,41 +141,45 @@ class Trainer:
 
     def _train(self) -> str | None:
         """Why it stopped before the last epoch, or None."""
-        train = self.config.train
         self._clock = self._saved = self._shown = time.monotonic()
-        while True:
-            # what came during validation; everything is saved then
-            if wish := self.world.agree(self._signals.wish, step=0, last=0):
+        while not self._ended():
+            wish = self._steps()
+            if not wish:
+                self._validate()
+                wish = self._save_epoch()
+            if wish > SAVE:
                 return self._stopped_by(wish)
-            if self.progress.epoch >= train.epochs:
-                return None
-            if train.patience and self.best and self.progress.epoch - self.best.epoch >= train.patience:
-                return "patience"
-            if wish := self._steps():
-                return self._stopped_by(wish)
-            self._validate()
+        return None if self.progress.epoch >= self.config.train.epochs else "patience"
+
+    def _ended(self) -> bool:
+        train, epoch = self.config.train, self.progress.epoch
+        patient = train.patience is None or self.best is None or epoch - self.best.epoch < train.patience
+        return epoch >= train.epochs or not patient
 
     def _steps(self) -> int:
         """The rest of the epoch; the number of a signal that came, or 0."""
         train, progress = self.config.train, self.progress
         batches = self.train.epoch(train.seed, progress.epoch, train.batch, self.world, train.accumulate)
         self.model.train()
+        # the checkpoint before is no part of the time of these steps
+        self._lap()
         for n in range(progress.step, len(batches)):
             self._pending.append((n, batches[n], self.step(*self.train.get(batches[n]))))
             progress.step = n + 1
             if len(self._pending) >= CHECK_EVERY or self._time_to_show():
                 self._look()
                 self.log.moment(self._moment())
-            if wish := self.world.agree(self._wish(), progress.step, len(batches)):
+            if wish := self.world.agree(self._wish(60 * self.save_minutes), progress.step, len(batches)):
                 self._look()
-                self._save(checkpoint.LAST, checkpoint.PREVIOUS)
+                self._save_last()
+                self._lap()
                 if wish > SAVE:
                     return wish
         self._look()
         return 0
 
     def _validate(self) -> None:
-        """Close the epoch: validation, its record, the checkpoints."""
+        """Close the epoch: validation, its record, the checkpoint if it is the best so far."""
         train, progress = self.config.train, self.progress
         valid = evaluate(self.model, self.task, self.valid, train.batch, train.precision, self.world)
         self._lap()
@@ -214,9 +197,8 @@ class Trainer:
         self._score = valid[self.task.score]
         if self.best is None or self._score > self.best.score:
             self.best = Best(self.progress.epoch, self._score, valid)
-            # before `last`: should the process end in between, this epoch is trained again and comes to the same best
-            self._save(checkpoint.BEST, checkpoint.EARLIER_BEST)
-        self._save(checkpoint.LAST, checkpoint.PREVIOUS)
+            # never later than `last`: epochs between the two are trained again, and none of them is better than this one
+            self._save(checkpoint.BEST, checkpoint.EARLIER_BEST, {})
         if self.world.first:
             with writing(self.folder.path / "tensorboard"):
                 self.log.epoch(record, dataclasses.replace(moment, score=self._score, best=self.best.score))
@@ -224,10 +206,10 @@ class Trainer:
     def _finish(self, stopped: str | None) -> Result:
         """Test the best checkpoint, once."""
         self.world.wait()
-        best = checkpoint.load(self.folder.path, (checkpoint.BEST, checkpoint.EARLIER_BEST), self._warn)
+        best = self._load_best()
         if best is None:
             raise InvalidFile(f"{self.folder} has no best checkpoint any more; delete the folder and train again")
-        self.model.load_state_dict(best.model)
+        load_weights(self.model, best.model, self.folder)
         test = Data(self.task.split("test"), self.world.device)
         train = self.config.train
         result = self._result(evaluate(self.model, self.task, test, train.batch, train.precision, self.world), stopped)
@@ -237,8 +219,7 @@ class Trainer:
         return result
 
     def _result(self, metrics: dict[str, float], stopped: str | None) -> Result:
-        where = environment(self.world.device)
-        records = self.folder.records()
+        where, records = self.environment, self.folder.records()
         return Result(
             config=self.config,
             seed=self.config.train.seed,
@@ -251,9 +232,10 @@ class Trainer:
             parameters=sum(p.numel() for p in self.model.parameters()),
             device=where["device"],
             commit=where["commit"],
+            dirty=where["dirty"],
             torch=where["torch"],
             rfwp=where["rfwp"],
-            time=where["time"],
+            time=now(),
             curve=tuple((r["epoch"], r["loss"], r["valid"][self.task.score]) for r in records),
             stopped=stopped,
         )
@@ -303,14 +285,26 @@ class Trainer:
 
     # --- Checkpoints ---
 
-    def _wish(self) -> int:
-        due = time.monotonic() - self._saved > 60 * self.save_minutes
+    def _wish(self, seconds: float) -> int:
+        """A signal that came; or to save, if the last checkpoint is older than so many seconds."""
+        due = time.monotonic() - self._saved > seconds
         return self._signals.wish or (SAVE if due and self.world.first else 0)
 
-    def _save(self, name: str, earlier: str) -> None:
-        """All processes take part, the first one writes; weights that are not finite are never saved."""
+    def _save_epoch(self) -> int:
+        """A checkpoint at the end of an epoch, unless there was one shortly before and more will follow. Returns the wish."""
+        wish = self.world.agree(self._wish(min(SAVE_SECONDS, 60 * self.save_minutes)), step=0, last=0)
+        if wish or self._ended():
+            self._save_last()
+        return wish
+
+    def _save_last(self) -> None:
+        """What goes on from here needs, of all processes."""
         optimiser = {**optimiser_tensors(self.model, self.optimiser), **generator_states(self.world)}
+        self._save(checkpoint.LAST, checkpoint.PREVIOUS, optimiser)
         self._saved = time.monotonic()
+
+    def _save(self, name: str, earlier: str, optimiser: dict[str, Tensor]) -> None:
+        """The first process writes; weights that are not finite are never saved."""
         if not self.world.first:
             return
         weights = {key: tensor.detach().cpu() for key, tensor in self.model.state_dict().items()}
@@ -334,14 +328,18 @@ class Trainer:
         found = checkpoint.load(self.folder.path, (checkpoint.LAST, checkpoint.PREVIOUS), self._warn)
         restore_generators(found.optimiser if found else {}, self.world, derived(seed, "dropout", self.world.rank))
         if found is not None:
-            self.model.load_state_dict(found.model)
+            load_weights(self.model, found.model, self.folder)
             restore_optimiser(self.model, self.optimiser, found.optimiser, found.state["lr"])
             self.progress, self._score = Progress(**found.state["progress"]), found.state["score"]
-            # the best is what best/ says: it may be one epoch ahead, and the epoch will come to the same
-            best = checkpoint.load(self.folder.path, (checkpoint.BEST, checkpoint.EARLIER_BEST), self._warn)
-            self.best = Best(**best.state["best"]) if best else None
+        self._load_best()
         if self.world.first:
             self.folder.keep_records(self.progress.epoch)
+
+    def _load_best(self) -> Checkpoint | None:
+        """The best is what best/ says. It may be some epochs ahead: they are trained again and come to the same."""
+        found = checkpoint.load(self.folder.path, (checkpoint.BEST, checkpoint.EARLIER_BEST), self._warn)
+        self.best = Best(**found.state["best"]) if found else None
+        return found
 
     def _diverged(self, what: str, epoch: int, step: int) -> NoReturn:
         """Keep the batch, and say what to try. Checkpoints stay as they are."""
@@ -353,7 +351,7 @@ class Trainer:
             tokens, targets, _ = self.train.get(batch)
             tensors = {"tokens": tokens.cpu(), "targets": targets.cpu(), "rows": batch.rows.cpu()}
             checkpoint.replace_file(path, safetensors.torch.save(tensors, metadata={"epoch": str(epoch), "step": str(step)}))
-            message += f"; its batch is in {path}, the last good checkpoint is untouched"
+            message += f"; its batch is in {path}, earlier checkpoints are untouched"
         raise Diverged(f"{message}; try a lower train.lr, a train.clip such as 0.1, or train.precision=fp32")
 
     # --- Words ---
@@ -393,23 +391,3 @@ class Trainer:
         )
         self._say(f"stopped by {name} {where}, saved; go on with: rfwp train --resume {self.folder}")
         return name
-
-
-def build(config: RunConfig) -> SequenceModel:
-    """The model with its first weights: made on the CPU, so that they are the same on every device."""
-    torch.manual_seed(derived(config.train.seed, "weights"))
-    return SequenceModel(config.model)
-
-
-def share_of_loss(model: SequenceModel, tokens: Tensor, targets: Tensor, total: Tensor) -> Tensor:
-    """What these rows add to the mean loss over all `total` targets of a batch: their own mean × their part of the targets."""
-    counted = (targets != -1).sum()
-    return model.loss(tokens, targets)[0] * (counted / total)
-
-
-def check_fits(model: SequenceConfig, task: Task) -> None:
-    """Every symbol of the task has a place in the model."""
-    for name, vocabulary in (("inputs", task.source), ("outputs", task.target)):
-        if getattr(model, name) < len(vocabulary):
-            seen = f"model.{name}={getattr(model, name)}, but the task has {len(vocabulary)} symbols"
-            raise InvalidInput(f"{seen}; use model.{name}={len(vocabulary)}")

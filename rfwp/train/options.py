@@ -20,7 +20,7 @@ class TrainOptions:
     set: tuple[str, ...] = ()
     """Changes to the preset: --set train.lr=1e-3 model.core.layers=2 task.variables=5."""
     resume: Path | None = None
-    """Go on with the run in this folder."""
+    """Go on with the run in this folder. The command that began it goes on with it too."""
     data: Path | None = None
     """Your own sequences: a folder with train.src, train.tgt, valid.*, test.*. Needs --model."""
     model: str = ""
@@ -28,7 +28,7 @@ class TrainOptions:
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
     save_minutes: float = 5.0
-    """Minutes between checkpoints inside an epoch; there is one at the end of every epoch too."""
+    """Minutes between checkpoints inside an epoch. At the end of an epoch there is one if the last is older than 20 seconds."""
     compile: Literal["auto", "no", "blocks"] = "auto"
     """What torch.compile gets; auto: the blocks on a GPU, nothing on the CPU."""
     cuda_graph: Literal["auto", "yes", "no"] = "auto"

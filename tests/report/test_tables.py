@@ -43,6 +43,11 @@ def test_a_run_at_other_settings_is_not_in_the_table_but_in_its_notes(runs):
     assert table.notes[1] in table.markdown()
 
 
+def test_runs_of_code_that_was_not_committed_are_told_apart(tmp_path):
+    write(tmp_path, line(seed=1, dirty=True), line(seed=2, dirty=False))
+    assert render(tables()["table-2"], read_runs(tmp_path)).notes == ["2 runs on NVIDIA H200, code 0123456, 0123456 with changes"]
+
+
 def test_validation_results_lowest_and_highest_and_parameters(tmp_path):
     five = "code-execution-5/delta-rnn"
     write(tmp_path, *(line(five, seed=seed, score=score) for seed, score in ((1, 0.8), (2, 0.9))))

@@ -26,8 +26,9 @@ class Said(Log):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
+    """Saved after every step, so that it has a `previous`."""
     folder = tmp_path_factory.mktemp("whole")
-    trainer(folder, tiny_config(epochs=2)).run()
+    trainer(folder, tiny_config(epochs=2), save_minutes=0).run()
     return folder
 
 
@@ -93,7 +94,7 @@ def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_goes_on(tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_file", before_call(14, checkpoint.write_file, fail))
         with pytest.raises(InvalidFile, match=r"cannot write .*: No space left on device; earlier checkpoints in .* are whole"):
-            trainer(tmp_path, tiny_config(epochs=2)).run()
+            trainer(tmp_path, tiny_config(epochs=2), save_minutes=0).run()
     trainer(tmp_path, tiny_config(epochs=2)).run()
     assert weights(tmp_path) == weights(whole)
 
@@ -140,12 +141,13 @@ def test_a_damaged_best_falls_back_to_the_one_before(tmp_path):
     assert len(log.lines) == 1
 
 
-def test_a_checkpoint_comes_back_as_it_was(tmp_path):
-    before = Checkpoint(
-        {"w": torch.randn(3, 2), "b": torch.tensor(2.0)}, {"rng.cpu.0": torch.get_rng_state()}, {"a": 1}, {"x": 0.1, "n": None}
-    )
+@pytest.mark.parametrize("trained_on", [True, False])
+def test_a_checkpoint_comes_back_as_it_was(tmp_path, trained_on):
+    model = {"w": torch.randn(3, 2), "b": torch.tensor(2.0)}
+    before = Checkpoint(model, {"rng.cpu.0": torch.get_rng_state()} if trained_on else {}, {"a": 1}, {"x": 0.1, "n": None})
     checkpoint.save(before, tmp_path, "last", "previous")
     after = checkpoint.read(tmp_path / "last")
+    assert (tmp_path / "last/optimiser.safetensors").exists() == trained_on
     assert (after.config, after.state) == (before.config, before.state)
     for name in ("model", "optimiser"):
         ours, expected = getattr(after, name), getattr(before, name)

@@ -79,10 +79,6 @@ def test_a_stopped_run_says_how_to_go_on_and_does(capsys, tmp_path, monkeypatch,
         stopped, out, _ = train(capsys, PRESET, "--out", folder, "--seeds", 7, *SET)
     assert stopped == code
     assert f"stopped by {number.name} in epoch 1, step 2/3, saved; go on with: rfwp train --resume {folder}" in out.splitlines()
-    # the same command again does not write over it
-    again, _, err = train(capsys, PRESET, "--out", folder, "--seeds", 7, *SET)
-    assert again == 2
-    assert f"unfinished; go on with: rfwp train --resume {folder}" in err
     # another config is not this run
     other, _, err = train(capsys, "--resume", folder, "--epochs", 5)
     assert other == 2
@@ -101,15 +97,50 @@ def test_a_stopped_run_says_how_to_go_on_and_does(capsys, tmp_path, monkeypatch,
     assert "holds this run already, finished (sequence accuracy " in err
 
 
-def test_a_run_that_torchrun_starts_again_resumes_by_itself(capsys, tmp_path, monkeypatch):
-    folder = tmp_path / "run"
+def test_the_same_command_goes_on_with_the_unfinished_seeds_and_keeps_the_finished_ones(capsys, tmp_path, monkeypatch):
+    command = (PRESET, "--out", tmp_path / "killed", "--seeds", 1, 2, 3, *SET)
+    with monkeypatch.context() as patch:
+        # two epochs of three steps and a validation, and the test: the second step of the second seed
+        patch.setattr(Data, "get", before_call(11, Data.get, lambda: signal.raise_signal(signal.SIGINT)))
+        assert train(capsys, *command)[0] == 130
+    assert [(tmp_path / f"killed/seed-{seed}").exists() for seed in (1, 2, 3)] == [True, True, False]
+    finished = (tmp_path / "killed/seed-1/result.json").stat().st_mtime_ns
+    code, out, err = train(capsys, *command)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert f"{tmp_path / 'killed/seed-1'} is finished" in lines
+    assert lines.count("resumed after epoch 0, step 2") == 1
+    assert "3 seeds: mean ± standard deviation" in out
+    assert (tmp_path / "killed/seed-1/result.json").stat().st_mtime_ns == finished
+    assert train(capsys, PRESET, "--out", tmp_path / "whole", "--seeds", 2, *SET)[0] == 0
+    assert weights(tmp_path / "killed/seed-2") == weights(tmp_path / "whole")
+    # and once more: nothing to do
+    code, again, _ = train(capsys, *command)
+    assert code == 0
+    assert again.count("is finished") == 3
+
+
+def test_the_same_command_goes_on_with_one_run_too(capsys, tmp_path, monkeypatch):
+    command = (PRESET, "--out", tmp_path / "run", *SET)
     with monkeypatch.context() as patch:
         patch.setattr(Data, "get", before_call(2, Data.get, lambda: signal.raise_signal(signal.SIGTERM)))
-        assert train(capsys, PRESET, "--out", folder, *SET)[0] == 143
+        assert train(capsys, *command)[0] == 143
+    code, out, _ = train(capsys, *command)
+    assert code == 0
+    assert "resumed after epoch 0, step 2" in out.splitlines()
+    code, _, err = train(capsys, *command, "train.lr=1")
+    assert code == 2
+    assert "another config: train.lr 0.003 -> 1" in err
+
+
+def test_a_finished_run_that_torchrun_starts_again_gives_its_result(capsys, tmp_path, monkeypatch):
+    """The first process may finish while another one is lost."""
+    folder = tmp_path / "run"
+    assert train(capsys, PRESET, "--out", folder, *SET)[0] == 0
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     code, out, _ = train(capsys, PRESET, "--out", folder, *SET)
     assert code == 0
-    assert "resumed after epoch 0, step 2" in out
+    assert "sequence accuracy" in out
 
 
 def test_ctrl_c_twice_is_no_traceback(capsys, tmp_path, monkeypatch):
@@ -139,6 +170,12 @@ def test_own_sequences(capsys, tmp_path, monkeypatch):
     code, out, _ = run(capsys, "eval", str(folder), "--input", "a [b]", *DEVICE)
     assert code == 0
     assert [line.split()[::2] for line in out.splitlines()[1:]] == [["a", "?"], ["[b]", "?"]]
+    # in another order of the symbols the model would take one for the other
+    for name in ("train", "valid", "test"):
+        (data / f"{name}.src").write_text("a b c\nc a z\nb b\n")
+    code, _, err = run(capsys, "eval", str(folder), "--input", "a z", *DEVICE)
+    assert code == 2
+    assert "was trained on other data than the task has now" in err
 
 
 def test_a_changed_task_brings_its_vocabulary(capsys, tmp_path):

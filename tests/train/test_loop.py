@@ -1,8 +1,12 @@
 """A run is decided by its config: however often it is stopped, it ends with the same bits; nothing is lost."""
 
 import dataclasses
+import errno
 import json
+import os
+import shutil
 import signal
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -10,7 +14,7 @@ import torch
 
 import rfwp
 from rfwp.errors import InvalidFile, InvalidInput
-from rfwp.train import Diverged, Log, Result
+from rfwp.train import Diverged, Log, Result, Trainer, checkpoint
 from rfwp.train.data import Data
 from rfwp.train.evaluate import evaluate
 from tests.train.tiny import Tiny, before_call, tiny_config, trainer, weights
@@ -28,10 +32,17 @@ def without_times(folder):
 def assert_same_run(folder, other):
     for name in ("last", "best"):
         assert weights(folder, name) == weights(other, name)
-        read = [safetensors.torch.load_file(f / name / "optimiser.safetensors") for f in (folder, other)]
-        assert read[0].keys() == read[1].keys()
-        assert all(torch.equal(read[0][key], read[1][key]) for key in read[0])
+    read = [safetensors.torch.load_file(f / "last" / "optimiser.safetensors") for f in (folder, other)]
+    assert read[0].keys() == read[1].keys()
+    assert all(torch.equal(read[0][key], read[1][key]) for key in read[0])
     assert without_times(folder) == without_times(other)
+    results = [json.loads((f / "result.json").read_text()) for f in (folder, other)]
+    for key in ("metrics", "valid", "best_epoch", "epochs", "curve"):
+        assert results[0][key] == results[1][key]
+
+
+def epoch_of(folder, name):
+    return json.loads((folder / name / "state.json").read_text())["progress"]["epoch"]
 
 
 @pytest.fixture(scope="module")
@@ -94,18 +105,119 @@ def test_a_stopped_run_resumes_bit_identically(tmp_path, monkeypatch, whole, bat
 
 
 def test_a_run_that_stops_between_epochs_resumes_bit_identically(tmp_path, monkeypatch, whole):
-    class Lost(Exception):
-        pass
-
-    def lose(*_):
-        raise Lost
-
     log = Log()
     monkeypatch.setattr(log, "epoch", before_call(2, log.epoch, lose))
     with pytest.raises(Lost):
         trainer(tmp_path, log=log).run()
     trainer(tmp_path).run()
     assert_same_run(tmp_path, whole[0])
+
+
+class Lost(Exception):
+    """The process is gone."""
+
+
+def lose(*_):
+    raise Lost
+
+
+@pytest.fixture(scope="module")
+def rising(tmp_path_factory):
+    """Five epochs, of which the first, second and fourth are the best so far; the fifth only equals the fourth."""
+    folder = tmp_path_factory.mktemp("rising")
+    result = trainer(folder, RISING).run()
+    scores = [score for _, _, score in result.curve]
+    assert scores[2] < scores[1] > scores[0]
+    assert scores[3] == scores[4] > scores[1]
+    assert result.best_epoch == 4
+    return folder
+
+
+RISING = tiny_config(epochs=5, lr=2e-2, seed=2)
+
+
+@pytest.mark.parametrize("saved", [0, 1])
+@pytest.mark.parametrize(("lost", "best"), [(2, 2), (3, 2), (4, 4), (5, 4)])
+def test_a_best_that_is_ahead_of_last_comes_out_the_same(tmp_path, monkeypatch, rising, saved, lost, best):
+    """`last` is of epoch 1 or not there yet when the process is lost, which has saved `best` since."""
+    if saved:
+        with monkeypatch.context() as patch:
+            raise_signal_at(patch, 4)
+            trainer(tmp_path, RISING).run()
+        assert epoch_of(tmp_path, "last") == 1
+    log = Log()
+    monkeypatch.setattr(log, "epoch", before_call(lost - saved, log.epoch, lose))
+    with pytest.raises(Lost):
+        trainer(tmp_path, RISING, log=log).run()
+    assert epoch_of(tmp_path, "best") == best
+    assert epoch_of(tmp_path, "last") == 1 if saved else not (tmp_path / "last").exists()
+    trainer(tmp_path, RISING).run()
+    assert_same_run(tmp_path, rising)
+
+
+@pytest.mark.parametrize("rename", range(1, 8))
+def test_a_best_that_is_lost_while_it_is_saved_comes_out_the_same(tmp_path, monkeypatch, rising, rename):
+    """One rename for the first `best`, two for the second, three for the third, one for `last`."""
+    with monkeypatch.context() as patch:
+        patch.setattr("os.rename", before_call(rename, os.rename, lose))
+        with pytest.raises(Lost):
+            trainer(tmp_path, RISING).run()
+    trainer(tmp_path, RISING).run()
+    assert_same_run(tmp_path, rising)
+
+
+def test_short_epochs_are_not_saved_one_by_one_but_the_last_one_is(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr("rfwp.train.checkpoint.save", lambda new, run, name, earlier: saved.append((name, new)))
+    with pytest.raises(InvalidFile, match="no best checkpoint any more"):
+        trainer(tmp_path).run()
+    assert [new.state["progress"]["epoch"] for name, new in saved if name == "last"] == [3]
+    monkeypatch.setattr("rfwp.train.loop.SAVE_SECONDS", 0.0)
+    saved.clear()
+    with pytest.raises(InvalidFile):
+        trainer(tmp_path).run()
+    assert [new.state["progress"]["epoch"] for name, new in saved if name == "last"] == [1, 2, 3]
+    assert all(bool(new.optimiser) == (name == "last") for name, new in saved)
+
+
+def test_tokens_a_second_are_those_of_the_steps_alone(tmp_path, monkeypatch):
+    """By a clock of its own: a step or an evaluated batch takes one second, a checkpoint a hundred."""
+    now = 0.0
+
+    def taking(seconds, call):
+        def slow(*arguments):
+            nonlocal now
+            now += seconds
+            return call(*arguments)
+
+        return slow
+
+    monkeypatch.setattr("rfwp.train.loop.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(Data, "get", taking(1.0, Data.get))
+    monkeypatch.setattr(checkpoint, "save", taking(100.0, checkpoint.save))
+    result = trainer(tmp_path, save_minutes=0).run()
+    assert result.tokens_per_s == round(int(Tiny().split("train").lengths.sum()) / 3, 1)
+    assert result.seconds > 3 * (3 + 1) + 800
+
+
+def test_a_run_that_ends_by_patience_saves_its_last_epoch(tmp_path):
+    trainer(tmp_path, tiny_config(lr=1e-12, epochs=20, patience=2)).run()
+    assert epoch_of(tmp_path, "last") == 3
+
+
+def test_the_best_checkpoint_holds_what_a_test_needs_and_no_more(whole):
+    names = {path.name for path in (whole[0] / "best").iterdir()}
+    assert names == {"model.safetensors", "config.json", "state.json"}
+
+
+def test_a_result_is_of_the_checkpoint_that_was_tested(tmp_path, monkeypatch, rising):
+    """Should `best` be damaged at the very end, the one before is tested, and the result says so."""
+    damaged = before_call(1, Trainer._finish, lambda: (tmp_path / "best/model.safetensors").write_bytes(b""))
+    monkeypatch.setattr(Trainer, "_finish", lambda self, stopped: damaged(self, stopped))
+    result = trainer(tmp_path, RISING).run()
+    earlier = json.loads((tmp_path / ".best-before/state.json").read_text())["best"]
+    assert (result.best_epoch, result.valid) == (earlier["epoch"], earlier["valid"])
+    assert result.best_epoch < 4
 
 
 def test_checkpoints_inside_epochs_change_nothing(tmp_path, whole):
@@ -184,7 +296,7 @@ def spoil(model, value):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_batch(tmp_path, monkeypatch, value):
-    run = trainer(tmp_path)
+    run = trainer(tmp_path, save_minutes=0)
     monkeypatch.setattr(Data, "get", before_call(6, Data.get, lambda: spoil(run.model, value)))
     with pytest.raises(Diverged, match=r"in epoch 2, step 2; its batch is in .*nan-batch.safetensors.*lower train.lr"):
         run.run()
@@ -198,7 +310,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_batch(tmp_path, monke
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
-    run = trainer(tmp_path)
+    run = trainer(tmp_path, save_minutes=0)
     # after the last step of an epoch all losses were fine; only its update is not
     evaluation = before_call(2, evaluate, lambda: spoil(run.model, float("nan")))
     monkeypatch.setattr("rfwp.train.loop.evaluate", evaluation)
@@ -241,7 +353,7 @@ def test_a_vocabulary_that_is_too_small_is_named(tmp_path):
 
 
 def test_a_folder_with_another_run_names_the_fields_that_differ(whole):
-    with pytest.raises(InvalidInput, match=r"another config: train.batch 8 -> 4; train.lr 0.01 -> 0.5; use another --out"):
+    with pytest.raises(InvalidInput, match=r"another config: train.batch 8 -> 4; train.lr 0.01 -> 0.5; use another folder"):
         trainer(whole[0], tiny_config(lr=0.5, batch=4))
 
 
@@ -250,10 +362,48 @@ def test_other_data_under_the_same_config_are_noticed(whole):
         trainer(whole[0], task=Tiny(train=21))
 
 
+def test_weights_of_another_model_are_one_line(tmp_path, whole):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "result.json").unlink()
+    run = trainer(tmp_path)
+    run.model.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(InvalidFile, match=r"the weights in .* do not fit its model"):
+        run.run()
+
+
+def test_a_time_between_checkpoints_that_is_none_is_named(tmp_path):
+    for wrong in (-1.0, float("nan")):
+        with pytest.raises(InvalidInput, match="save_minutes"):
+            trainer(tmp_path / "run", save_minutes=wrong)
+
+
+def test_the_commit_is_the_one_that_was_given_or_that_of_the_start(tmp_path, monkeypatch):
+    run = trainer(tmp_path / "a", tiny_config(epochs=1))
+    monkeypatch.setattr("rfwp.environment._git", lambda: {"commit": "later", "dirty": True})
+    result = run.run()
+    assert (len(result.commit), result.dirty in (True, False)) == (40, True)
+    result = trainer(tmp_path / "b", tiny_config(epochs=1)).run()
+    assert (result.commit, result.dirty) == ("later", True)
+    result = trainer(tmp_path / "c", tiny_config(epochs=1), commit="feedbee").run()
+    assert (result.commit, result.dirty) == ("feedbee", None)
+    assert result.to_json()["commit"] == "feedbee"
+
+
 def test_a_file_in_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(InvalidFile, match="is a file"):
         trainer(tmp_path / "run")
+
+
+def test_a_disk_without_locks_is_said_and_trained_on(tmp_path, monkeypatch, caplog):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("rfwp.train.folder.fcntl.flock", no_locks)
+    assert trainer(tmp_path, tiny_config(epochs=1)).run().metrics
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        f"{tmp_path}: this disk knows no locks (No locks available); do not train in it twice at once"
+    ]
 
 
 def test_two_processes_cannot_train_in_one_folder(tmp_path, monkeypatch):
