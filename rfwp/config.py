@@ -168,6 +168,18 @@ class FilesConfig:
     """The target token that means nothing to say; accuracy is reported with and without it."""
 
 
+@dataclass(frozen=True)
+class TextConfig:
+    """Words of running text, in streams of segments."""
+
+    source: str = "wikitext-103"
+    """wikitext-103 or wikitext-2 (downloaded on first use), or a folder with wiki.train, wiki.valid, wiki.test[.tokens][.xz]."""
+    vocabulary: str = ""
+    """A file with one word a line, by frequency; further columns are ignored. Empty: the words of the training text."""
+    segment: int = 256
+    """Steps a segment."""
+
+
 TaskConfig = CodeExecutionConfig | ListOpsConfig | FilesConfig
 
 
@@ -206,7 +218,7 @@ class RunConfig:
 
 
 _MODELS = (FWPConfig, AttentionConfig, BlocksConfig, LSTMConfig, HighwayConfig, NoCoreConfig, SequenceConfig, AgentConfig)
-_CONFIGS = (*_MODELS, CodeExecutionConfig, ListOpsConfig, FilesConfig, TrainConfig, RunConfig)
+_CONFIGS = (*_MODELS, CodeExecutionConfig, ListOpsConfig, FilesConfig, TextConfig, TrainConfig, RunConfig)
 _KINDS = {cls.__name__.removesuffix("Config").lower(): cls for cls in _CONFIGS}
 
 

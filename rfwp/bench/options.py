@@ -57,8 +57,9 @@ class TrainOptions(Common):
     """Which models: floor linear_transformer delta_net delta_rnn rdn delta_lstm transformer lstm; all if left away."""
     precision: tuple[Mode, ...] = ()
     """fp32, tf32, bf16; if left away tf32 and bf16 on a GPU, fp32 on the CPU."""
-    compile: tuple[Literal["auto", "no", "blocks", "model"], ...] = ("auto",)
-    """What torch.compile gets; auto: the blocks on a GPU, nothing on the CPU. Several are timed side by side."""
+    compile: tuple[Literal["auto", "no", "blocks", "lengths", "model"], ...] = ("auto",)
+    """What torch.compile gets; lengths: the blocks, once for all T; auto: the blocks on a GPU, nothing on the CPU. Several are
+    timed side by side."""
     graph: tuple[Literal["auto", "no", "yes"], ...] = ("auto",)
     """Replay the whole step as a CUDA graph; auto: yes on a GPU. Several are timed side by side."""
     backend: str = "auto"

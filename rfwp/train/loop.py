@@ -372,7 +372,7 @@ class Trainer:
         size = sum(p.numel() for p in self.model.parameters())
         how = ", ".join(
             [f"{size:,} parameters", str(self.world.device), train.precision]
-            + ["compiled blocks"] * (self.region == "blocks")
+            + ["compiled blocks"] * (self.region != "no")
             + ["CUDA graphs"] * self.graph
             + [f"{self.world.size} processes"] * (self.world.size > 1)
         )

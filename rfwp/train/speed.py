@@ -9,7 +9,7 @@ from rfwp.errors import InvalidInput, unknown, usable_device
 from rfwp.train.distributed import World
 from rfwp.train.step import Region
 
-Compile = Literal["auto", "no", "blocks"]
+Compile = Literal["auto", "no", "blocks", "lengths"]
 
 
 @dataclass(frozen=True)

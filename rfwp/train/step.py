@@ -4,7 +4,8 @@ What is done where:
   precision   tf32 and bf16 allow TF32 for the time of a step and put PyTorch's switches back; bf16 is also autocast
               around the loss, so weights, gradients and optimiser stay in float32.
   compile     "blocks" compiles `Block.forward` once for all blocks of one shape, which takes seconds and not minutes;
-              "model" compiles the whole loss. Nothing is compiled in a model without blocks, such as an LSTM.
+              "lengths" does so once for all lengths, where "blocks" does it for each; "model" compiles the whole loss.
+              Nothing is compiled in a model without blocks, such as an LSTM.
   cuda_graph  the first steps at a new shape are ordinary steps on a side stream; then one whole step, optimiser
               included, is recorded, and from there on it is replayed: one launch a step, whatever the model.
   lengths     with `pad` the time dimension is filled up to `bucket(T)`, so that few shapes are compiled and recorded.
@@ -26,7 +27,7 @@ from rfwp.errors import InvalidInput, unknown
 from rfwp.layers import Block
 
 Precision = Literal["fp32", "tf32", "bf16"]
-Region = Literal["no", "blocks", "model"]
+Region = Literal["no", "blocks", "lengths", "model"]
 
 WARM_UP = 3
 """Ordinary steps at a new shape before it is recorded: kernels are compiled and tuned, libraries make their handles."""
@@ -94,9 +95,9 @@ class TrainStep:
         self.precision, self.region, self.cuda_graph, self.clip, self.pad = precision, region, cuda_graph, clip, pad
         self.device = next(model.parameters()).device
         self._blocks: list[Block] = []
-        if region == "blocks":
+        if region in ("blocks", "lengths"):
             self._blocks = [m for m in model.modules() if isinstance(m, Block)]
-        compiled = partial(torch.compile, fullgraph=True, dynamic=False, backend=compiler)
+        compiled = partial(torch.compile, fullgraph=True, dynamic=None if region == "lengths" else False, backend=compiler)
         self._forwards = {kind: compiled(kind.forward) for kind in {type(block) for block in self._blocks}}
         if region == "model":
             self.loss_fn = compiled(loss_fn)
@@ -152,6 +153,11 @@ class TrainStep:
                 raise InvalidInput(f"TrainStep: pad needs tensors of (B, T), saw one of {tuple(x.shape)}")
         return tuple(F.pad(x, (0, bucket(x.shape[1]) - x.shape[1]), value=v) for x, v in zip(batch, self.pad, strict=True))
 
+    def _run_block(self, block: Block, x: Tensor, *state_and_reset: Any) -> Any:
+        if self.region == "lengths":
+            torch._dynamo.maybe_mark_dynamic(x, 1)
+        return self._forwards[type(block)](block, x, *state_and_reset)
+
     @contextmanager
     def _compiled_blocks(self) -> Iterator[None]:
         """The compiled forward pass for the time of a step; outside of steps the model is as it was."""
@@ -159,7 +165,7 @@ class TrainStep:
             yield
             return
         for block in self._blocks:
-            block.forward = partial(self._forwards[type(block)], block)  # type: ignore[method-assign]
+            block.forward = partial(self._run_block, block)  # type: ignore[method-assign]
         # every bucket and kind of block is meant to have a graph; PyTorch would give up after eight
         many = torch._dynamo.config.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=GRAPHS)
         try:

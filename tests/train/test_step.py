@@ -108,6 +108,18 @@ def test_more_buckets_than_pytorch_would_compile_by_itself():
     assert graphs.frame_count == 10
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_all_lengths_share_one_graph_and_give_the_same_losses(layer):
+    graphs = CompileCounterWithBackend("aot_eager")
+    model, optimiser = make(layer)
+    data = [batches(T, n=1)[0] for T in (33, 48, 70, 33, 57)]
+    other, plain = make(layer)
+    step = TrainStep(model, optimiser, loss_of, compile="lengths", compiler=graphs)
+    losses = torch.stack([step(*batch) for batch in data])
+    torch.testing.assert_close(losses, plain_losses(other, plain, data), **FLOAT64)
+    assert graphs.frame_count == 1
+
+
 def test_outside_of_steps_the_model_is_not_compiled():
     model, optimiser = make()
     step = TrainStep(model, optimiser, loss_of, compile="blocks", compiler="aot_eager")
