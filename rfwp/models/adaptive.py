@@ -1,12 +1,15 @@
 """The tied adaptive input and softmax of the language models: frequent words first, rare ones in clusters."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfwp.errors import InvalidInput
+from rfwp.errors import InvalidInput, check_same, check_shapes
+from rfwp.layers.state import autocast_enabled
+from rfwp.models.adaptive_loss import LOGITS, adaptive_nll, cluster_of, precise
 
 
 class TiedAdaptive(nn.Module):
@@ -26,6 +29,7 @@ class TiedAdaptive(nn.Module):
             raise InvalidInput(f"cutoffs={tuple(cutoffs)} must rise between 0 and the vocabulary of {vocabulary}, both excluded")
         self.frequent = cutoffs[0]
         self.clusters = list(pairwise(ends[1:]))
+        self.ends = ends[1:]
         self.embedding = nn.Embedding(vocabulary, width)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         self.cluster = nn.Linear(width, len(self.clusters))
@@ -35,35 +39,67 @@ class TiedAdaptive(nn.Module):
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """The whole distribution: (..., width) -> (..., vocabulary)"""
-        head = self._head(hidden)
+        logits = F.linear(hidden, self.embedding.weight[: self.frequent], self.bias[: self.frequent])
+        head = _log_softmax(torch.cat((logits, self.cluster(hidden)), dim=-1))
         parts = [head[..., : self.frequent]]
         for i, (low, high) in enumerate(self.clusters):
-            parts.append(head[..., self.frequent + i, None] + self._inside(hidden, low, high))
+            inside = _log_softmax(F.linear(hidden, self.embedding.weight[low:high], self.bias[low:high]))
+            parts.append(head[..., self.frequent + i, None] + inside)
         return torch.cat(parts, dim=-1)
 
-    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Mean of -log p(target): hidden (N, width), targets (N,); 0 for N = 0. A cluster costs only where targets are in it."""
-        head = self._head(hidden)
-        # a target's place among the head's logits: itself, or its cluster
-        place = targets
-        for i, (low, high) in enumerate(self.clusters):
-            place = torch.where((targets >= low) & (targets < high), self.frequent + i, place)
-        nll = -head.gather(-1, place.unsqueeze(-1)).sum()
-        for low, high in self.clusters:
-            rows = ((targets >= low) & (targets < high)).nonzero().squeeze(-1)
-            if len(rows):
-                inside = self._inside(hidden[rows], low, high)
-                nll = nll - inside.gather(-1, (targets[rows] - low).unsqueeze(-1)).sum()
-        return nll / max(1, len(targets))
+    def loss(self, hidden: Tensor, targets: Tensor, ignore: int = -1, capacity: Sequence[int] | None = None) -> Tensor:
+        """Mean of -log p(target), 0 for no targets: hidden (N, width), targets (N,); `ignore` and all below 0 do not count.
 
-    def _head(self, hidden: Tensor) -> Tensor:
-        logits = F.linear(hidden, self.embedding.weight[: self.frequent], self.bias[: self.frequent])
-        return _log_softmax(torch.cat((logits, self.cluster(hidden)), dim=-1))
+        The logits of few rows exist at a time. `capacity` bounds the number of targets in each cluster; with it the GPU is
+        never asked for that number, and the loss can be recorded in a CUDA graph. See `count`. On a GPU, where nobody looks,
+        a bound that is too small makes the loss and its gradients NaN.
+        """
+        targets = targets.masked_fill(targets == ignore, -1)
+        total = self._nll(hidden, targets, capacity)[0] / (targets >= 0).sum().clamp(min=1)
+        if capacity is None or (targets.device.type == "cpu" and not torch.compiler.is_compiling()):
+            return total
+        cluster = cluster_of(targets, self.ends)
+        fits = [(cluster == i).sum() <= size for i, size in enumerate(capacity, 1)]
+        return total * torch.where(torch.stack(fits).all(), 1.0, torch.nan)
 
-    def _inside(self, hidden: Tensor, low: int, high: int) -> Tensor:
-        return _log_softmax(F.linear(hidden, self.embedding.weight[low:high], self.bias[low:high]))
+    @torch.no_grad()
+    def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """-log p(target), without gradients: hidden (..., width), targets (...) -> (...); 0 where the target is -1."""
+        return self._nll(hidden.flatten(0, -2), targets.flatten())[1].view(targets.shape)
+
+    @torch.no_grad()
+    def count(self, targets: Tensor) -> tuple[int, ...]:
+        """How many of the targets lie in each cluster. The largest counts of all batches to come are a `capacity`."""
+        cluster = cluster_of(targets, self.ends)
+        return tuple(torch.stack([(cluster == i + 1).sum() for i in range(len(self.clusters))]).tolist())
+
+    def _nll(self, hidden: Tensor, targets: Tensor, capacity: Sequence[int] | None = None) -> tuple[Tensor, ...]:
+        weights = (self.embedding.weight, self.bias, self.cluster.weight, self.cluster.bias)
+        dtype = hidden.dtype
+        if autocast_enabled(hidden) and dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(hidden.device.type)
+        else:
+            check_same("TiedAdaptive", hidden=hidden, weights=weights[0])
+        self._check(hidden, targets, capacity)
+        keep = torch.is_grad_enabled() and any(x.requires_grad for x in (hidden, *weights))
+        return adaptive_nll(hidden, *weights, targets.long(), self.ends, capacity, dtype, LOGITS, keep)
+
+    def _check(self, hidden: Tensor, targets: Tensor, capacity: Sequence[int] | None) -> None:
+        if len(hidden):
+            check_shapes("TiedAdaptive", {"hidden": (hidden, f"N {self.embedding.embedding_dim}"), "targets": (targets, "N")})
+        if capacity is None:
+            return
+        if len(capacity) != len(self.clusters) or min(capacity) < 0:
+            raise InvalidInput(
+                f"TiedAdaptive: capacity={tuple(capacity)}; give one number for each of {len(self.clusters)} clusters"
+            )
+        # a compiled graph cannot look at values, and looking at them on a GPU would wait for it at every call
+        if torch.compiler.is_compiling() or targets.device.type != "cpu":
+            return
+        counts = self.count(targets)
+        if any(n > size for n, size in zip(counts, capacity, strict=True)):
+            raise InvalidInput(f"TiedAdaptive: capacity={tuple(capacity)} is too small for {counts} targets in the clusters")
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
-    """In float32 at least."""
-    return F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    return F.log_softmax(logits, dim=-1, dtype=precise(logits.dtype))

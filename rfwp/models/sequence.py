@@ -1,5 +1,6 @@
 """Tokens in, a distribution over tokens out, at every step: the models of the language and algorithmic tasks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from rfwp.layers.fwp import FWP
 from rfwp.layers.state import check_state
 from rfwp.models.adaptive import TiedAdaptive
 from rfwp.models.core import build_core
+from rfwp.models.generate import generate
 from rfwp.models.pretrained import Pretrained
 
 
@@ -48,7 +50,7 @@ class SequenceModel(Pretrained):
     def forward(self, tokens: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:
         """tokens (B, T), reset (B, T) -> logits (B, T, outputs) and the state after the last step."""
         hidden, state = self.hidden(tokens, state, reset)
-        return (self.head.log_prob(hidden) if isinstance(self.head, TiedAdaptive) else self.head(hidden)), state
+        return self.logits(hidden), state
 
     def step(self, tokens: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:
         """One step, tokens (B,), reset (B,) -> logits (B, outputs) and the next state. It trains like the whole sequence."""
@@ -56,16 +58,24 @@ class SequenceModel(Pretrained):
         return logits.squeeze(1), state
 
     def loss(
-        self, tokens: Tensor, targets: Tensor, state: Any = None, reset: Tensor | None = None, ignore: int = -1
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        state: Any = None,
+        reset: Tensor | None = None,
+        ignore: int = -1,
+        capacity: Sequence[int] | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The mean of -log p(target) over the targets (B, T) that are not `ignore`, and the state after the last step."""
+        """The mean of -log p(target) over the targets (B, T) that are not `ignore`, and the state after the last step.
+
+        `capacity` is for the tied adaptive softmax: bounds that let its loss be recorded, see `TiedAdaptive.loss`.
+        """
         self._check_tokens("targets", targets, self.config.outputs, ignore)
         check_shapes("SequenceModel", {"tokens": (tokens, "B T"), "targets": (targets, "B T")})
         hidden, state = self.hidden(tokens, state, reset)
         hidden, targets = hidden.flatten(0, 1), targets.flatten().long()
         if isinstance(self.head, TiedAdaptive):
-            counted = (targets != ignore).nonzero().squeeze(-1)
-            return self.head.loss(hidden[counted], targets[counted]), state
+            return self.head.loss(hidden, targets, ignore, capacity), state
         count = (targets != ignore).sum().clamp(min=1)
         return F.cross_entropy(self.head(hidden), targets, ignore_index=ignore, reduction="sum") / count, state
 
@@ -84,6 +94,23 @@ class SequenceModel(Pretrained):
             x = x + sinusoid(self._position(n), self.config.embedding, x.dtype)
         x, core = self.core(self.embedding_dropout(x), state["core"], reset)
         return self.head_dropout(x), new | {"core": core}
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What the head makes of `hidden`: (..., core.outputs) -> (..., outputs)"""
+        return self.head.log_prob(hidden) if isinstance(self.head, TiedAdaptive) else self.head(hidden)
+
+    @torch.no_grad()
+    def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """-log p(target) of each target, without gradients: (..., core.outputs), targets (...) -> (...)"""
+        if isinstance(self.head, TiedAdaptive):
+            return self.head.nll(hidden, targets)
+        logits = self.head(hidden)
+        log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        return -log_p.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
+
+    def generate(self, prompt: Tensor, length: int, **options: Any) -> Tensor:
+        """At most `length` tokens that go on from the prompt (B, T); the options are those of `rfwp.models.generate.stream`."""
+        return generate(self, prompt, length, **options)
 
     def _position(self, n: Tensor) -> Tensor:
         """n = 0, 1, ... since the last reset -> the position that is added.

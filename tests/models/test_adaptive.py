@@ -50,15 +50,6 @@ def test_loss_is_the_gathered_log_prob_with_its_gradients(low_high):
         torch.testing.assert_close(a, b, **FLOAT64)
 
 
-def test_loss_never_forms_the_logits_of_clusters_without_targets(monkeypatch):
-    head, hidden = head_and_hidden()
-    seen = []
-    inside = head._inside
-    monkeypatch.setattr(head, "_inside", lambda h, low, high: seen.append((len(h), low)) or inside(h, low, high))
-    head.loss(hidden, torch.tensor([1] * 30 + [21] * 10))
-    assert seen == [(10, 20)]
-
-
 def test_loss_of_no_targets_is_zero():
     head, hidden = head_and_hidden(n=0)
     assert head.loss(hidden, torch.zeros(0, dtype=torch.long)) == 0
