@@ -113,18 +113,20 @@ class SequenceConfig:
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """Frames and last reward in, policy and value out, at every step: vision stem -> core -> heads."""
+    """Observation and last reward in, policy and value out, at every step: stem -> core -> heads."""
 
     actions: int = 6
     core: CoreConfig = BlocksConfig(width=128, layers=2, heads=4, ff=512)
     channels: tuple[int, ...] = (16, 32, 32)
     """Channels of the sections of the residual vision stem, five convolutions each."""
     features: int = 256
-    """Outputs of the vision stem."""
+    """Outputs of the stem."""
     frames: int = 4
     """Stacked frames."""
     pixels: int = 84
     """Height and width of a frame."""
+    vector: int = 0
+    """Numbers of an observation that is a vector and no frames: the stem is then two linear layers; 0: frames."""
 
 
 ModelConfig = SequenceConfig | AgentConfig
@@ -184,6 +186,55 @@ TaskConfig = CodeExecutionConfig | ListOpsConfig | FilesConfig
 
 
 @dataclass(frozen=True)
+class MemoryGameConfig:
+    """A small game without an emulator."""
+
+    game: Literal["recall", "t-maze", "catch"] = "recall"
+    """recall and t-maze need memory, catch does not."""
+    length: int = 10
+    """Steps between seeing what matters and acting on it (recall, t-maze)."""
+    symbols: int = 4
+    """How many different things there are to recall."""
+
+
+@dataclass(frozen=True)
+class AtariConfig:
+    """An Atari game and how it is played. None: as the protocol says."""
+
+    game: str = "pong"
+    protocol: Literal["paper_code", "standard"] = "paper_code"
+    """paper_code: no sticky actions, a lost life ends an episode; standard: sticky actions, whole games."""
+    actions: int | None = None
+    """Only this many of the game's actions, the first ones; 0: all that it has a use for."""
+    frame_skip: int | None = None
+    """Frames that an action is held for; the agent sees the maximum of the last two."""
+    sticky: float | None = None
+    """Probability that a frame repeats the last action, whatever the agent chose."""
+    noop_max: int | None = None
+    """A game starts with a random number of frames without action, at most this many."""
+    fire_reset: bool | None = None
+    """Press FIRE at the start of a game and, where a lost life ends an episode, in the first step of each further life."""
+    life_loss_ends: bool | None = None
+    """A lost life ends the agent's episode; the game goes on."""
+    max_frames: int | None = None
+    """A game is cut off after this many frames."""
+    stack: int | None = None
+    """Frames in an observation."""
+    pixels: int | None = None
+    """Height and width of a frame."""
+
+
+@dataclass(frozen=True)
+class GymConfig:
+    """Any gymnasium environment with box or image observations and discrete actions."""
+
+    id: str = "CartPole-v1"
+
+
+EnvironmentConfig = AtariConfig | MemoryGameConfig | GymConfig
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """How a model is trained: Adam, one validation an epoch, the best checkpoint tested at the end."""
 
@@ -207,6 +258,41 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class ImpalaConfig:
+    """How an agent is trained: IMPALA with the paper's settings, V-trace actor-critic with losses summed over an unroll."""
+
+    steps: int = 200_000_000
+    """Agent steps of the whole training, over which the learning rate goes to 0."""
+    unroll: int = 50
+    """Steps that an unroll has, and backpropagation through time goes back."""
+    lag: int = 0
+    """Updates that the actor's weights are behind the learner's in lockstep training: 0 or 1."""
+    discount: float = 0.99
+    reward_clip: float = 1.0
+    """The learner's rewards are cut to [-reward_clip, reward_clip]."""
+    value_cost: float = 0.5
+    entropy_cost: float = 0.01
+    rho_bar: float = 1.0
+    """Largest importance weight in the temporal differences of V-trace."""
+    c_bar: float = 1.0
+    """Largest importance weight that carries a difference one step back."""
+    pg_rho_bar: float = 1.0
+    """Largest importance weight of a policy gradient."""
+    trace: float = 1.0
+    """V-trace's lambda: 1 carries differences back in full, 0 not at all."""
+    lr: float = 6e-4
+    alpha: float = 0.99
+    """RMSProp's smoothing."""
+    eps: float = 0.01
+    """RMSProp's divisor is sqrt(mean square) + eps."""
+    momentum: float = 0.0
+    clip: float = 40.0
+    """Largest norm of the gradient."""
+    seed: int = 1
+    """Of the environments and the sampled actions."""
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Everything that decides a result: model, task and training."""
 
@@ -218,7 +304,9 @@ class RunConfig:
 
 
 _MODELS = (FWPConfig, AttentionConfig, BlocksConfig, LSTMConfig, HighwayConfig, NoCoreConfig, SequenceConfig, AgentConfig)
-_CONFIGS = (*_MODELS, CodeExecutionConfig, ListOpsConfig, FilesConfig, TextConfig, TrainConfig, RunConfig)
+_ENVIRONMENTS = (AtariConfig, MemoryGameConfig, GymConfig)
+_TASKS = (CodeExecutionConfig, ListOpsConfig, FilesConfig, TextConfig)
+_CONFIGS = (*_MODELS, *_ENVIRONMENTS, *_TASKS, TrainConfig, ImpalaConfig, RunConfig)
 _KINDS = {cls.__name__.removesuffix("Config").lower(): cls for cls in _CONFIGS}
 
 

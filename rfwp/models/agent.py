@@ -1,4 +1,4 @@
-"""Frames and last reward in, policy and value out, at every step: the models of the Atari experiments."""
+"""Observation and last reward in, policy and value out, at every step: the models of the Atari experiments."""
 
 from typing import Any, NamedTuple
 
@@ -56,14 +56,26 @@ class Stem(nn.Module):
         return F.relu(self.out(F.relu(x).flatten(1)))
 
 
+class VectorStem(nn.Module):
+    """y = relu(W relu(V x + a) + b): vectors (N, inputs) -> features (N, features)"""
+
+    def __init__(self, inputs: int, features: int):
+        super().__init__()
+        self.first, self.out = nn.Linear(inputs, features), nn.Linear(features, features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.out(F.relu(self.first(x.to(self.out.weight.dtype)))))
+
+
 class Agent(Pretrained):
-    """logits_t, value_t = heads(core([stem(frames_t), clip(reward_t, -1, 1)]))
+    """logits_t, value_t = heads(core([stem(observation_t), clip(reward_t, -1, 1)]))
 
     >>> agent = Agent(AgentConfig(actions=6))
     >>> (logits, value), state = agent(frames, reward)                  # frames (B, T, 4, 84, 84) uint8, reward (B, T)
     >>> (logits, value), state = agent.step(frame, reward, state, done) # frame (B, 4, 84, 84), reward and done (B,)
 
-    reward_t is the one that came with frames_t, before the agent acts. Blocks stand behind a linear map from the stem's
+    An agent with `vector` set sees vectors (B, T, vector) in place of frames.
+    reward_t is the one that came with observation_t, before the agent acts. Blocks stand behind a linear map from the stem's
     features and the reward to their width. The state is the core's.
     """
 
@@ -73,7 +85,11 @@ class Agent(Pretrained):
         super().__init__()
         _check(config)
         self.config = config
-        self.stem = Stem(config.frames, config.pixels, config.channels, config.features)
+        self.stem: nn.Module
+        if config.vector:
+            self.stem = VectorStem(config.vector, config.features)
+        else:
+            self.stem = Stem(config.frames, config.pixels, config.channels, config.features)
         inputs = config.features + 1
         self.project: nn.Module = nn.Identity()
         if isinstance(config.core, BlocksConfig):
@@ -83,38 +99,48 @@ class Agent(Pretrained):
         self.policy = nn.Linear(self.core.outputs, config.actions)
         self.value = nn.Linear(self.core.outputs, 1)
 
-    def forward(self, frames: Tensor, reward: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[AgentOutput, Any]:
-        """frames (B, T, C, H, W) uint8, reward (B, T), reset (B, T) -> logits (B, T, actions), value (B, T) and the state."""
-        self._check(frames, reward, reset)
-        features = self.stem(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])  # B T F
+    def forward(
+        self, observation: Tensor, reward: Tensor, state: Any = None, reset: Tensor | None = None
+    ) -> tuple[AgentOutput, Any]:
+        """observation (B, T, ...), reward and reset (B, T) -> logits (B, T, actions), value (B, T) and the state.
+
+        Observations are frames (B, T, C, H, W) uint8 or vectors (B, T, vector).
+        """
+        self._check(observation, reward, reset)
+        features = self.stem(observation.flatten(0, 1)).unflatten(0, observation.shape[:2])  # B T F
         clipped = reward.to(features.dtype).clamp(-1, 1).unsqueeze(-1)
         x, state = self.core(self.project(torch.cat((features, clipped), dim=-1)), state, reset)
         return AgentOutput(self.policy(x), self.value(x).squeeze(-1)), state
 
-    def step(self, frames: Tensor, reward: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[AgentOutput, Any]:
-        """One step, frames (B, C, H, W), reward (B,), reset (B,) -> logits (B, actions), value (B,) and the next state."""
+    def step(
+        self, observation: Tensor, reward: Tensor, state: Any = None, reset: Tensor | None = None
+    ) -> tuple[AgentOutput, Any]:
+        """One step, observation (B, ...), reward (B,), reset (B,) -> logits (B, actions), value (B,) and the next state."""
         reset = None if reset is None else reset.unsqueeze(-1)
-        output, state = self(frames.unsqueeze(1), reward.unsqueeze(-1), state, reset)
+        output, state = self(observation.unsqueeze(1), reward.unsqueeze(-1), state, reset)
         return AgentOutput(output.logits.squeeze(1), output.value.squeeze(1)), state
 
-    def _check(self, frames: Tensor, reward: Tensor, reset: Tensor | None) -> None:
+    def _check(self, observation: Tensor, reward: Tensor, reset: Tensor | None) -> None:
         c = self.config
-        shapes = {"frames": (frames, f"B T {c.frames} {c.pixels} {c.pixels}"), "reward": (reward, "B T")}
-        size = check_shapes("Agent", shapes)
-        if frames.dtype != torch.uint8:
-            raise InvalidInput(f"Agent: frames are {frames.dtype}, expected torch.uint8 with values from 0 to 255")
+        name, shape = ("vector", f"B T {c.vector}") if c.vector else ("frames", f"B T {c.frames} {c.pixels} {c.pixels}")
+        size = check_shapes("Agent", {name: (observation, shape), "reward": (reward, "B T")})
+        if c.vector and not observation.dtype.is_floating_point:
+            raise InvalidInput(f"Agent: vector is {observation.dtype}, expected a floating dtype; try vector.float()")
+        if not c.vector and observation.dtype != torch.uint8:
+            raise InvalidInput(f"Agent: frames are {observation.dtype}, expected torch.uint8 with values from 0 to 255")
         if not reward.dtype.is_floating_point:
             raise InvalidInput(f"Agent: reward is {reward.dtype}, expected a floating dtype; try reward.float()")
-        check_device("Agent", "frames", frames, "the model", self.value.weight)
-        check_device("Agent", "reward", reward, "frames", frames)
-        check_reset("Agent", reset, size["B"], size["T"], frames)
+        check_device("Agent", name, observation, "the model", self.value.weight)
+        check_device("Agent", "reward", reward, name, observation)
+        check_reset("Agent", reset, size["B"], size["T"], observation)
 
 
 def _check(config: AgentConfig) -> None:
     """A config that cannot be built, in one line."""
-    sizes = {name: getattr(config, name) for name in ("actions", "features", "frames", "pixels")}
-    for name, size in sizes.items():
-        if size < 1:
-            raise InvalidInput(f"Agent: {name}={size}; use at least 1")
+    if config.vector < 0:
+        raise InvalidInput(f"Agent: vector={config.vector}; use the size of an observation, or 0 for frames")
+    for name in ("actions", "features", "frames", "pixels"):
+        if getattr(config, name) < 1:
+            raise InvalidInput(f"Agent: {name}={getattr(config, name)}; use at least 1")
     if not config.channels or min(config.channels) < 1:
         raise InvalidInput(f"Agent: channels={config.channels}; give one positive number for each section of the stem")

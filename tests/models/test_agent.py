@@ -7,7 +7,7 @@ from torch import nn
 from rfwp.config import AgentConfig, AttentionConfig, BlocksConfig, FWPConfig, HighwayConfig, LSTMConfig, NoCoreConfig
 from rfwp.errors import InvalidInput
 from rfwp.models import Agent
-from rfwp.models.agent import Stem
+from rfwp.models.agent import Stem, VectorStem
 from tests.contract import STATEFUL, STATELESS, leaves
 from tests.tolerances import FLOAT64
 
@@ -41,6 +41,36 @@ def test_agent_with_memory_keeps_the_contract(check, name):
 def test_agent_without_memory_keeps_the_contract(check, core):
     agent, *inputs = agent_and_input(core)
     check(agent, inputs)
+
+
+def vector_agent_and_input(core):
+    torch.manual_seed(0)
+    agent = Agent(AgentConfig(actions=5, core=core, features=8, vector=6)).double()
+    return agent, torch.randn(B, T, 6, dtype=torch.float64), 3 * torch.randn(B, T, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize("check", STATEFUL, ids=lambda c: c.__name__)
+def test_agent_for_vectors_keeps_the_contract(check, name):
+    agent, *inputs = vector_agent_and_input(CORES[name])
+    check(agent, inputs)
+
+
+def test_stem_for_vectors_is_two_linear_layers():
+    stem = VectorStem(6, 8).double()
+    x = torch.randn(3, 6, dtype=torch.float64)
+    V, a, W, b = stem.parameters()
+    torch.testing.assert_close(stem(x), (((x @ V.T + a).relu() @ W.T) + b).relu(), **FLOAT64)
+    assert [tuple(p.shape) for p in (V, a, W, b)] == [(8, 6), (8,), (8, 8), (8,)]
+
+
+def test_agent_for_vectors_survives_saving(tmp_path):
+    agent, *inputs = vector_agent_and_input(CORES["rdn"])
+    agent.float().save_pretrained(tmp_path)
+    again = Agent.from_pretrained(tmp_path)
+    assert again.config == agent.config
+    vector, reward = (x.float() for x in inputs)
+    assert torch.equal(again(vector, reward)[0].logits, agent(vector, reward)[0].logits)
 
 
 def test_output_is_logits_and_value():
@@ -104,5 +134,21 @@ def test_parameter_counts(core, features, count):
 def test_bad_input_is_one_line(call, message):
     with pytest.raises(InvalidInput) as caught:
         call(*agent_and_input(CORES["rdn"]))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a, x, r: a(x[..., :4], r), "vector has shape (3, 7, 4), expected (B, T, 6)"),
+        (lambda a, x, r: a(x.byte(), r), "vector is torch.uint8, expected a floating dtype"),
+        (lambda a, x, r: a(x.to("meta"), r), "vector is on meta but the model is on cpu"),
+        (lambda a, x, r: Agent(replace(a.config, vector=-1)), "vector=-1; use the size of an observation, or 0 for frames"),
+    ],
+)
+def test_bad_vector_is_one_line(call, message):
+    with pytest.raises(InvalidInput) as caught:
+        call(*vector_agent_and_input(CORES["rdn"]))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

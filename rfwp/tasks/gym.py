@@ -1,0 +1,108 @@
+"""Any gymnasium environment with box or image observations and discrete actions."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rfwp.config import GymConfig
+from rfwp.errors import InvalidInput, missing_extra, unknown
+from rfwp.tasks.environments import Episode, Scores, Step, check_actions, errors_name, spread_seed
+
+_MOST_CHANNELS = 4
+
+
+class Gym:
+    """N copies of a gymnasium environment, one after another in this thread."""
+
+    def __init__(self, config: GymConfig, n: int) -> None:
+        self.config = config
+        self.n = n
+        self._environments = _make(config.id, n)
+        self._space = self._environments.single_observation_space
+        try:
+            self.actions, self._first_action = _discrete(config.id, self._environments.single_action_space)
+            self.shape, self.dtype = _observed(config.id, self._space)
+        except InvalidInput:
+            self.close()
+            raise
+        self._finished: list[Episode] = []
+        self._sent: np.ndarray | None = None
+
+    def reset(self, seed: int) -> Step:
+        with errors_name(self.config.id):
+            observation, _ = self._environments.reset(seed=spread_seed(seed, self.n).tolist())
+        self._scores = Scores(self.n)
+        self._finished = []
+        self._sent = None
+        return Step(self._convert(observation), np.zeros(self.n, np.float32), np.ones(self.n, bool))
+
+    def send(self, actions: np.ndarray) -> None:
+        check_actions(self.config.id, actions, self.n, self.actions)
+        self._sent = actions + self._first_action
+
+    def recv(self) -> Step:
+        assert self._sent is not None, "recv without send"
+        with errors_name(self.config.id):
+            observation, reward, terminated, truncated, _ = self._environments.step(self._sent)
+        self._sent = None
+        reward, done = reward.astype(np.float32), terminated | truncated
+        self._finished += self._scores.add(reward, done)
+        return Step(self._convert(observation), reward, done)
+
+    def finished(self) -> list[Episode]:
+        episodes, self._finished = self._finished, []
+        return episodes
+
+    def close(self) -> None:
+        self._environments.close()
+
+    def _convert(self, observation: np.ndarray) -> np.ndarray:
+        if _is_image(self._space):
+            # channels last, or none at all
+            observation = np.moveaxis(observation, -1, 1) if observation.ndim == 4 else observation[:, None]
+        return np.ascontiguousarray(observation.reshape(self.n, *self.shape), dtype=self.dtype)
+
+
+def _make(name: str, n: int) -> Any:
+    try:
+        import gymnasium
+        from gymnasium.vector import AutoresetMode
+    except ImportError:
+        raise missing_extra("gymnasium", "atari") from None
+    if name.startswith("ALE/"):
+        raise InvalidInput(f"'{name}' is an Atari game; use AtariConfig, which has faster emulators and the usual preprocessing")
+    # an environment's own vector version may not know this way of starting anew
+    options: dict[str, Any] = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
+    try:
+        return gymnasium.make_vec(name, num_envs=n, **options)
+    except gymnasium.error.UnregisteredEnv:
+        raise unknown("environment", name, gymnasium.registry) from None
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise InvalidInput(f"environment '{name}' cannot be made: {error}") from error
+
+
+def _discrete(name: str, space: Any) -> tuple[int, int]:
+    """Number of actions, and the number of the first one."""
+    from gymnasium.spaces import Discrete
+
+    if not isinstance(space, Discrete):
+        raise InvalidInput(f"environment '{name}' has actions {space}; only discrete actions can be learned")
+    return int(space.n), int(space.start)
+
+
+def _observed(name: str, space: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """An image with its channels first, as bytes; everything else as a flat float32 vector."""
+    from gymnasium.spaces import Box
+
+    if not isinstance(space, Box):
+        raise InvalidInput(f"environment '{name}' has observations {space}; only a box (numbers or an image) can be seen")
+    if _is_image(space):
+        height, width, *channels = space.shape
+        return (*(channels or (1,)), height, width), np.dtype(np.uint8)
+    return (math.prod(space.shape),), np.dtype(np.float32)
+
+
+def _is_image(space: Any) -> bool:
+    """Bytes in two dimensions, or in three with the channels last."""
+    return space.dtype == np.uint8 and (len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[-1] <= _MOST_CHANNELS))
