@@ -1,0 +1,108 @@
+"""The examples in examples/ run, tell what they promise and leave their files behind."""
+
+import runpy
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from rfwp.report.records import read_file
+from rfwp.train import TrainStep
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SMALL = ["--statements", "4", "--train", "64", "--test", "8", "--epochs", "2"]
+
+
+@pytest.fixture
+def demo(tmp_path, monkeypatch, capsys):
+    """Runs a tiny demo in an empty folder and gives its exit code and what it printed."""
+    monkeypatch.setenv("RFWP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    main = runpy.run_path(str(EXAMPLES / "code_execution.py"))["main"]
+
+    def run(*more):
+        code = 0
+        try:
+            main([*SMALL, *more])
+        except SystemExit as leaving:
+            code = leaving.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_demo_trains_both_models_and_leaves_a_report_with_its_plot(demo):
+    code, out, _ = demo()
+    assert code == 0
+    report = Path("runs/demo/report")
+    page = (report / "report.md").read_text(encoding="utf-8")
+    assert "| Delta RNN |" in page
+    assert "| Linear Transformer |" in page
+    assert "![learning curves](learning-curves.png)" in page
+    assert (report / "learning-curves.png").read_bytes().startswith(b"\x89PNG")
+    assert [run.preset for run in read_file(report / "runs.jsonl")] == ["demo/delta-rnn", "demo/linear-transformer"]
+    assert str(report / "report.md") in out
+    assert str(Path("runs/demo/delta-rnn/best")) in out
+    assert "epoch 2/2" in out
+
+
+def test_demo_shows_what_both_models_say_at_every_token(demo):
+    _, out, _ = demo()
+    lines = out.splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("statement")) + 1
+    steps = lines[first : lines.index("", first)]
+    # four statements, each ends with a semicolon; the last one always prints
+    assert sum(" ;  " in line for line in steps) >= 4
+    assert len(steps) >= 4 * 3
+    assert "wrong" in out
+
+
+def test_demo_that_is_finished_shows_the_same_again_without_training(demo, monkeypatch):
+    _, first, _ = demo()
+
+    def train(*_):
+        raise AssertionError("it trains again")
+
+    monkeypatch.setattr(TrainStep, "__call__", train)
+    code, again, _ = demo()
+    assert code == 0
+    assert "trained before" in again
+    shown = first.index("token by token")
+    assert again[again.index("token by token") :] == first[shown:]
+
+
+def test_demo_goes_on_after_ctrl_c(demo, monkeypatch):
+    step, steps = TrainStep.__call__, []
+
+    def interrupted(self, *batch):
+        steps.append(1)
+        if len(steps) == 6:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, *batch)
+
+    monkeypatch.setattr(TrainStep, "__call__", interrupted)
+    code, _, err = demo()
+    assert code == 130
+    assert "the same command goes on" in err
+    code, out, _ = demo()
+    assert code == 0
+    assert "resumed after epoch 1, step 2" in out
+    # 64 programs in batches of 16, two epochs, two models: nothing was trained twice
+    assert len(steps) == 16
+
+
+def test_demo_leaves_a_run_with_other_settings_alone(demo):
+    demo()
+    code, _, err = demo("--epochs", "3")
+    assert code == 2
+    assert "holds a run of another config: train.epochs 2 -> 3" in err
+
+
+def test_associative_recall_trains_and_compares_both_models(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["associative_recall.py", "--steps", "2"])
+    runpy.run_path(str(EXAMPLES / "associative_recall.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "Recall accuracy" in out
+    assert "Not trained long enough." in out
