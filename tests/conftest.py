@@ -1,4 +1,9 @@
 import os
+import signal
+
+# a shell starts what runs in the background with Ctrl-C ignored; tests of Ctrl-C are about the usual case
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # the GPU's kernels run in Triton's interpreter; the variable is read when triton is imported, which torch may do at any time
 os.environ["TRITON_INTERPRET"] = "1"

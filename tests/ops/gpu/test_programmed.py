@@ -14,12 +14,13 @@ LAYERS = {name: ZOO[name] for name in ("linear_transformer", "delta_net", "delta
 LAYERS |= {f"sum {phi}": Composition("feedforward", "sum", "linear", phi) for phi in programmed.MAPS}
 # keys that are not normalised let the delta rule diverge
 LAYERS |= {f"delta {phi}": Composition("feedforward", "delta", "linear", phi) for phi in ("softmax", "elu_sum", "elu_sum_eps")}
-LAYERS |= {fast: Composition("feedforward", "delta", fast, "softmax") for fast in ("rnn_a", "lstm_a", "lstm_b", "lstm_c")}
+VERSIONS = ("rnn_a", "lstm_a", "lstm_b", "lstm_c")
+LAYERS |= {fast: Composition("feedforward", "delta", fast, "softmax") for fast in VERSIONS}
 
 
-def layers(composition, width=20, heads=2):
+def layers(composition, heads):
     torch.manual_seed(0)
-    layer = FWP(composition, width, heads, backend="gpu")
+    layer = FWP(composition, 10 * heads, heads, backend="gpu")
     truth = copy.deepcopy(layer).double()
     truth.backend = "reference"
     return layer, truth
@@ -39,9 +40,11 @@ def run(layer, x, state, reset):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_run_from_its_program_is_the_definition(name):
-    layer, truth = layers(LAYERS[name])
-    x, reset = torch.randn(2, 19, 20), torch.rand(2, 19) < 0.1
-    state = {name: 0.3 * torch.randn_like(value) for name, value in layer.initial_state(2).items()}
+    # versions differ in a step alone: one head of one row shows it, and the interpreter is slow
+    n = 1 if name in VERSIONS else 2
+    layer, truth = layers(LAYERS[name], heads=n)
+    x, reset = torch.randn(n, 19, 10 * n), torch.rand(n, 19) < 0.1
+    state = {name: 0.3 * torch.randn_like(value) for name, value in layer.initial_state(n).items()}
     assert layer._as_programmed(layer.plan, layer.slow(x, state, reset)[0])
     for ours, theirs in zip(run(layer, x, state, reset), run(truth, x, state, reset), strict=True):
         for a, b in zip(ours, theirs, strict=True):
