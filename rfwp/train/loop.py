@@ -1,7 +1,8 @@
 """The training loop: epochs of steps, one validation an epoch, checkpoints that lose nothing, and the best one tested.
 
 A run is decided by its config alone. The order of the data comes from seed and epoch; the rest of what chance decides is in
-the checkpoint. So a run that was stopped anywhere and resumed on the same device ends with the same bits.
+the checkpoint. So a run that was stopped anywhere and resumed on the same device ends with the same bits, as far
+as the device computes the same twice: tested on the CPU.
 """
 
 import dataclasses
