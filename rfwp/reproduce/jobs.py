@@ -108,7 +108,7 @@ class Costs:
 START_SECONDS = 30.0
 """To import, generate data and compile."""
 STEP_MS = {"sum": 5.9, "delta": 6.1, "rnn": 8.7, "recurrent": 7.5, "attention": 19.6, "lstm": 11.9}
-"""Training steps of the code-execution models on an idle H200, from `rfwp bench train` (results/bench, e255a96); only their order matters."""
+"""Training steps of the code-execution models on an idle H200 (results/bench, commit e255a96); only their order matters."""
 
 
 def guess(config: RunConfig) -> float:
