@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfwp.config import AgentConfig, BlocksConfig
-from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes
+from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes, unknown
 from rfwp.models.core import build_core
 from rfwp.models.pretrained import Pretrained
 
@@ -56,6 +56,25 @@ class Stem(nn.Module):
         return F.relu(self.out(F.relu(x).flatten(1)))
 
 
+class ShallowStem(nn.Module):
+    """IMPALA's small vision net: frames (N, C, H, W) uint8 -> features (N, features)
+
+    x = frames / 255;  x = relu(conv 8x8 by 4 (x));  x = relu(conv 4x4 by 2 (x));  y = relu(W x + b)
+    """
+
+    def __init__(self, frames: int, pixels: int, features: int):
+        super().__init__()
+        side = ((pixels - 8) // 4 + 1 - 4) // 2 + 1
+        if pixels < 8 or side < 1:
+            raise InvalidInput(f"Agent: frames of {pixels} pixels are too small for a shallow stem; use stem=deep")
+        self.first, self.second = nn.Conv2d(frames, 16, 8, stride=4), nn.Conv2d(16, 32, 4, stride=2)
+        self.out = nn.Linear(32 * side * side, features)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        x = F.relu(self.first(frames.to(self.out.weight.dtype) / 255))
+        return F.relu(self.out(F.relu(self.second(x)).flatten(1)))
+
+
 class VectorStem(nn.Module):
     """y = relu(W relu(V x + a) + b): vectors (N, inputs) -> features (N, features)"""
 
@@ -88,6 +107,8 @@ class Agent(Pretrained):
         self.stem: nn.Module
         if config.vector:
             self.stem = VectorStem(config.vector, config.features)
+        elif config.stem == "shallow":
+            self.stem = ShallowStem(config.frames, config.pixels, config.features)
         else:
             self.stem = Stem(config.frames, config.pixels, config.channels, config.features)
         inputs = config.features + 1
@@ -139,6 +160,8 @@ def _check(config: AgentConfig) -> None:
     """A config that cannot be built, in one line."""
     if config.vector < 0:
         raise InvalidInput(f"Agent: vector={config.vector}; use the size of an observation, or 0 for frames")
+    if config.stem not in ("deep", "shallow"):
+        raise unknown("stem", config.stem, ("deep", "shallow"))
     for name in ("actions", "features", "frames", "pixels"):
         if getattr(config, name) < 1:
             raise InvalidInput(f"Agent: {name}={getattr(config, name)}; use at least 1")

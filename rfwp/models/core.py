@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rfwp.config import AttentionConfig, BlocksConfig, CoreConfig, FWPConfig, HighwayConfig, LSTMConfig, NoCoreConfig
 from rfwp.errors import InvalidInput
@@ -29,12 +30,15 @@ class Core(Stepwise):
 class Stack(Core):
     """Blocks one after the other; the state is the tuple of the states of their layers.
 
+    With `checkpoint_blocks` a training step keeps the inputs of the blocks only, and the backward pass computes what is inside
+    of a block once more: less memory for more time, the same numbers.
     Differs from the authors' code: their Transformer on algorithmic tasks starts with the same weights in all layers,
     as nn.TransformerEncoder copies one layer; here every layer is initialised for itself.
     """
 
     def __init__(self, config: BlocksConfig):
         super().__init__(config.width, config.width)
+        self.checkpoint_blocks = False
         if config.layers < 1:
             raise InvalidInput(f"blocks: layers={config.layers}; use at least 1")
         self.blocks = nn.ModuleList(
@@ -52,7 +56,10 @@ class Stack(Core):
         check_input("blocks", x, self.inputs, reset, next(self.parameters()))
         new = []
         for block, old in zip(self.blocks, states, strict=True):
-            x, after = block(x, old, reset)
+            if self.checkpoint_blocks and torch.is_grad_enabled():
+                x, after = checkpoint(block, x, old, reset, use_reentrant=False)
+            else:
+                x, after = block(x, old, reset)
             new.append(after)
         return self.norm(x), tuple(new)
 

@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from rfwp.config import ModelConfig, from_dict, to_dict
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError, missing_extra, usable_device
@@ -95,12 +96,22 @@ class Pretrained(
             kind = to_dict(config)["kind"]
             raise InvalidFile(f"{folder} holds a model of kind '{kind}', which {cls.__name__} cannot load; use rfwp.load")
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), _Uninitialised():
                 model = cls(config)
         except RFWPError as error:
             raise InvalidFile(f"{folder / CONFIG}: {error}") from error
         model.load_state_dict(_read_weights(folder, model.state_dict()), assign=True)
         return model.to(device).eval()
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Leaves out torch.nn.init: for tensors without values it imports PyTorch's compiler, a second or more, to do nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def locate(

@@ -73,11 +73,15 @@ class SequenceModel(Pretrained):
         self._check_tokens("targets", targets, self.config.outputs, ignore)
         check_shapes("SequenceModel", {"tokens": (tokens, "B T"), "targets": (targets, "B T")})
         hidden, state = self.hidden(tokens, state, reset)
+        return self.loss_of_hidden(hidden, targets, ignore, capacity), state
+
+    def loss_of_hidden(self, hidden: Tensor, targets: Tensor, ignore: int = -1, capacity: Sequence[int] | None = None) -> Tensor:
+        """The loss of what `hidden` gave, for those who need both: (B, T, core.outputs), targets (B, T)"""
         hidden, targets = hidden.flatten(0, 1), targets.flatten().long()
         if isinstance(self.head, TiedAdaptive):
-            return self.head.loss(hidden, targets, ignore, capacity), state
+            return self.head.loss(hidden, targets, ignore, capacity)
         count = (targets != ignore).sum().clamp(min=1)
-        return F.cross_entropy(self.head(hidden), targets, ignore_index=ignore, reduction="sum") / count, state
+        return F.cross_entropy(self.head(hidden), targets, ignore_index=ignore, reduction="sum") / count
 
     def hidden(self, tokens: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:
         """What the head sees: (B, T, core.outputs), and the state after the last step."""

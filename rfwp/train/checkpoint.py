@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Checkpoint:
     """config.json, as `save_pretrained` writes it."""
     state: dict[str, Any]
     """Counters and numbers."""
+    beside: dict[str, bytes] = field(default_factory=dict)
+    """Other files that belong to the weights, by name."""
 
 
 def save(checkpoint: Checkpoint, run: Path, name: str, earlier: str) -> None:
@@ -98,7 +100,8 @@ def read(folder: Path) -> Checkpoint:
             if _digest(found[name]) != digest:
                 raise Damaged(f"{name} does not have its checksum")
         optimiser = safetensors.torch.load(found[OPTIMISER]) if OPTIMISER in found else {}
-        return Checkpoint(safetensors.torch.load(found[MODEL]), optimiser, json.loads(found[CONFIG]), state)
+        beside = {name: content for name, content in found.items() if name not in (MODEL, CONFIG, OPTIMISER)}
+        return Checkpoint(safetensors.torch.load(found[MODEL]), optimiser, json.loads(found[CONFIG]), state, beside)
     except FileNotFoundError as error:
         raise Damaged(f"{Path(error.filename).name} is missing") from None
     except OSError as error:
@@ -154,7 +157,7 @@ def _write(checkpoint: Checkpoint, folder: Path) -> None:
     """All files, each through to the disk; state.json, which vouches for the others, is the last."""
     tensors = {MODEL: checkpoint.model, OPTIMISER: checkpoint.optimiser}
     contents = {name: safetensors.torch.save(_cpu(t), metadata={"format": "pt"}) for name, t in tensors.items() if t}
-    contents[CONFIG] = _json(checkpoint.config)
+    contents |= checkpoint.beside | {CONFIG: _json(checkpoint.config)}
     state = {**checkpoint.state, "files": {name: _digest(content) for name, content in contents.items()}}
     for name, content in contents.items():
         write_file(folder / name, content)

@@ -3,12 +3,12 @@
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import FilesConfig, RunConfig, SequenceConfig, TrainConfig, replace
+from rfwp.config import FilesConfig, LanguageRunConfig, RunConfig, SequenceConfig, TrainConfig, replace
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.models import SequenceModel
 from rfwp.tasks import load_task
@@ -17,7 +17,7 @@ from rfwp.train.data import Data, checked
 from rfwp.train.distributed import is_first, leave, restarted
 from rfwp.train.evaluate import evaluate, predict
 from rfwp.train.folder import RunFolder, fingerprint
-from rfwp.train.log import Log
+from rfwp.train.log import Log, shown
 from rfwp.train.loop import Trainer
 from rfwp.train.model import load_weights
 from rfwp.train.optim import check_training
@@ -29,18 +29,24 @@ EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 """What the shell expects of a process that a signal ended."""
 
 
+AnyConfig = RunConfig | LanguageRunConfig
+Change = Callable[[Any, TrainOptions], AnyConfig]
+"""What the options make of a config."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """One run and its folder."""
 
-    config: RunConfig
+    config: Any
+    """Of the kind that its trainer takes."""
     folder: RunFolder
 
 
 # --- rfwp train ---
 
 
-def train(plans: Sequence[Plan], options: TrainOptions, log: Log) -> list[Result]:
+def train(plans: Sequence[Plan], options: TrainOptions, log: Log, make: Callable[..., Any] = Trainer) -> list[Result]:
     """One run after another: a begun one goes on, a finished one is taken as it is. After a signal the last result says which."""
     results = []
     for plan in plans:
@@ -49,7 +55,7 @@ def train(plans: Sequence[Plan], options: TrainOptions, log: Log) -> list[Result
             if is_first():
                 log.say(f"{plan.folder} is finished")
             continue
-        trainer = Trainer(
+        trainer = make(
             plan.config,
             plan.folder.path,
             device=options.device,
@@ -64,9 +70,9 @@ def train(plans: Sequence[Plan], options: TrainOptions, log: Log) -> list[Result
     return results
 
 
-def plan_runs(base: RunConfig, options: TrainOptions, name: str) -> list[Plan]:
-    """One run a seed, new or begun; whatever cannot work is an error before anything is written."""
-    config = changed(base, options)
+def plan_runs(base: AnyConfig, options: TrainOptions, name: str, change: Change) -> list[Plan]:
+    """One run a seed, new or begun; whatever cannot work is an error before anything is written. `change` applies the options."""
+    config = change(base, options)
     seeds = options.seeds or (config.train.seed,)
     if len(set(seeds)) < len(seeds):
         raise InvalidInput(f"--seeds {' '.join(map(str, seeds))}: a seed is there twice; give each once")
@@ -80,19 +86,19 @@ def plan_runs(base: RunConfig, options: TrainOptions, name: str) -> list[Plan]:
     # torchrun may start a run again that has just finished, and of its processes only the first can tell
     if len(plans) == 1 and plans[0].folder.finished and is_first() and not restarted():
         folder = plans[0].folder
-        metrics = ", ".join(f"{name} {value:.2%}" for name, value in folder.result().metrics.items())
+        metrics = ", ".join(f"{name} {shown(name, value)}" for name, value in folder.result().metrics.items())
         raise InvalidInput(f"{folder} holds this run already, finished ({metrics}); use another --out to train it again")
     return plans
 
 
-def plan_resumed(base: RunConfig | None, options: TrainOptions) -> list[Plan]:
+def plan_resumed(base: AnyConfig | None, options: TrainOptions, change: Change) -> list[Plan]:
     """The run of a folder; a preset or changes that are given beside it must agree with it."""
     assert options.resume is not None
     if options.out is not None or options.data is not None:
         raise InvalidInput("--resume goes on in the run's own folder with its own data; leave --out and --data away")
     folder = RunFolder(options.resume)
     config = folder.config()
-    wanted = changed(base or config, options)
+    wanted = change(base or config, options)
     seeds = options.seeds or (wanted.train.seed if base is None else config.train.seed,)
     if len(seeds) > 1:
         raise InvalidInput("--resume takes one run; leave --seeds away")
@@ -104,6 +110,8 @@ def plan_resumed(base: RunConfig | None, options: TrainOptions) -> list[Plan]:
 
 def changed(base: RunConfig, options: TrainOptions) -> RunConfig:
     """With --epochs and --set. Where the task changes, the model gets the sizes of its vocabularies."""
+    if options.steps is not None or options.text or options.held_out or options.vocabulary is not None:
+        raise InvalidInput("--steps, --text, --held-out and --vocabulary are for language models, such as lm/rdn")
     changes = parse_changes(options.set)
     if options.epochs is not None:
         changes["train.epochs"] = options.epochs
@@ -152,9 +160,10 @@ def summary(results: Sequence[Result]) -> list[tuple[str, str]]:
     """Every test metric, with its mean ± standard deviation (n - 1) over the seeds."""
     rows = []
     for name in results[0].metrics:
-        values = [100 * result.metrics[name] for result in results]
+        factor, unit = (1, "") if name.startswith("perplexity") else (100, " %")
+        values = [factor * result.metrics[name] for result in results]
         spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-        rows.append((name, f"{statistics.fmean(values):.2f}{spread} %"))
+        rows.append((name, f"{statistics.fmean(values):.2f}{spread}{unit}"))
     return rows
 
 
@@ -199,6 +208,8 @@ def answer(path: Path, options: EvalOptions, log: Log) -> list[Said]:
 def _load(path: Path, options: EvalOptions, log: Log) -> tuple[RunConfig, SequenceModel, Any]:
     folder, device = RunFolder(path), find_device(options.device)
     config = folder.config()
+    if not isinstance(config, RunConfig):
+        raise InvalidFile(f"{path} is the run of a language model")
     best = load(path, (BEST, EARLIER_BEST), log.warn)
     if best is None:
         raise InvalidFile(f"{path} has no checkpoint yet: it appears after the first epoch")

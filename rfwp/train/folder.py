@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import RunConfig, differences, from_dict, to_dict
+from rfwp.config import LanguageRunConfig, RunConfig, differences, from_dict, to_dict
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError
 from rfwp.tasks import Split
 from rfwp.train.checkpoint import replace_file, sync, writing
@@ -45,7 +45,7 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / RESULT).exists()
 
-    def config(self) -> RunConfig:
+    def config(self) -> RunConfig | LanguageRunConfig:
         """Of the run that is here; an error if there is none."""
         if not self.used:
             raise InvalidFile(f"{self.path} is no run folder: it has no {CONFIG}; give the folder that `rfwp train` made")
@@ -54,11 +54,11 @@ class RunFolder:
             config = from_dict(data.get("run"), "run")
         except RFWPError as error:
             raise InvalidFile(f"{self.path / CONFIG}: {error}") from error
-        if not isinstance(config, RunConfig):
+        if not isinstance(config, RunConfig | LanguageRunConfig):
             raise InvalidFile(f"{self.path / CONFIG} does not hold a run; give the folder that `rfwp train` made")
         return config
 
-    def check(self, config: RunConfig, data: str | None = None) -> None:
+    def check(self, config: RunConfig | LanguageRunConfig, data: str | None = None) -> None:
         """A run that is here must be of this config and these data."""
         if not self.used:
             return
@@ -67,7 +67,7 @@ class RunFolder:
         if data is not None and self._json(CONFIG).get("data") not in (None, data):
             raise InvalidInput(f"{self.path} was trained on other data than the task has now; use another folder")
 
-    def create(self, config: RunConfig, data: str) -> None:
+    def create(self, config: RunConfig | LanguageRunConfig, data: str) -> None:
         """Write the run's config, unless it is there."""
         if not self.used:
             text = json.dumps({"rfwp": __version__, "run": to_dict(config), "data": data}, indent=2) + "\n"

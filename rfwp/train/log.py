@@ -19,6 +19,7 @@ class Moment:
     epoch: int
     """The one under way, from 1."""
     epochs: int
+    """0: there are only steps."""
     step: int
     steps: int
     loss: float
@@ -29,6 +30,8 @@ class Moment:
     """Of the last validation."""
     best: float | None
     """Of all validations so far."""
+    metric: str = "accuracy"
+    """What the scores are."""
 
 
 class Log:
@@ -49,6 +52,15 @@ class Log:
     def moment(self, moment: Moment) -> None: ...
 
     def epoch(self, record: dict[str, Any], moment: Moment) -> None: ...
+
+    def working(self, what: str, done: int, total: int) -> None:
+        """On something that takes a while, such as a test."""
+
+    def show(self, line: str) -> None:
+        """How far a run is that has no epochs: the live line."""
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """Numbers for TensorBoard."""
 
     def end(self) -> None: ...
 
@@ -83,17 +95,36 @@ class ConsoleLog(Log):
 
     def epoch(self, record: dict[str, Any], moment: Moment) -> None:
         if self._line is None:
-            valid = ", ".join(f"{name} {value:.2%}" for name, value in record["valid"].items())
+            valid = ", ".join(f"{name} {shown(name, value)}" for name, value in record["valid"].items())
             left = f", {duration(moment.seconds_left)} left" if moment.seconds_left else ""
             speed = f"{record['tokens_per_s']:,.0f} tokens/s"
-            self.say(f"epoch {record['epoch']}/{moment.epochs}: loss {record['loss']:.4f}, {valid}, {speed}{left}")
+            self.say(f"{_place(moment)}: loss {record['loss']:.4f}, {valid}, {speed}{left}")
         else:
             self.moment(moment)
         if self._writer is not None:
-            self._writer.add_scalar("train/loss", record["loss"], record["epoch"])
-            self._writer.add_scalar("speed/tokens_per_s", record["tokens_per_s"], record["epoch"])
+            at = record.get("step", record["epoch"])
+            self._writer.add_scalar("train/loss", record["loss"], at)
+            self._writer.add_scalar("speed/tokens_per_s", record["tokens_per_s"], at)
             for name, value in record["valid"].items():
-                self._writer.add_scalar(f"valid/{name}", value, record["epoch"])
+                self._writer.add_scalar(f"valid/{name}", value, at)
+            self._writer.flush()
+
+    def working(self, what: str, done: int, total: int) -> None:
+        if not self.live:
+            return
+        if self._line is None:
+            self._line = Live(console=self.console, auto_refresh=False, transient=True)
+            self._line.start()
+        self._line.update(Text(f"{what}  {done / total:.0%} of {total:,} words"), refresh=True)
+
+    def show(self, line: str) -> None:
+        if self._line is not None:
+            self._line.update(Text(line, overflow="ellipsis", no_wrap=True), refresh=True)
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
             self._writer.flush()
 
     def end(self) -> None:
@@ -117,13 +148,24 @@ class ConsoleLog(Log):
 
 def describe(moment: Moment) -> str:
     """One line."""
-    parts = [f"epoch {moment.epoch}/{moment.epochs}", f"step {moment.step}/{moment.steps}", f"loss {moment.loss:.4f}"]
+    parts = [_place(moment), f"loss {moment.loss:.4f}"]
+    if moment.epochs:
+        parts.insert(1, f"step {moment.step}/{moment.steps}")
     if moment.score is not None and moment.best is not None:
-        parts.append(f"valid {moment.score:.2%} (best {moment.best:.2%})")
+        parts.append(f"valid {shown(moment.metric, moment.score)} (best {shown(moment.metric, moment.best)})")
     parts.append(f"{moment.tokens_per_s:,.0f} tokens/s")
     if moment.seconds_left is not None:
         parts.append(f"{duration(moment.seconds_left)} left")
     return "  ".join(parts)
+
+
+def shown(metric: str, value: float) -> str:
+    """Accuracies in %, a perplexity as it is."""
+    return f"{value:.2f}" if metric.startswith("perplexity") else f"{value:.2%}"
+
+
+def _place(moment: Moment) -> str:
+    return f"epoch {moment.epoch}/{moment.epochs}" if moment.epochs else f"step {moment.step:,}/{moment.steps:,}"
 
 
 def duration(seconds: float) -> str:

@@ -1,61 +1,39 @@
-"""The training loop: epochs of steps, one validation an epoch, checkpoints that lose nothing, and the best one tested.
+"""The training loop over a set of sequences: epochs in an order of their own, one validation an epoch.
 
 A run is decided by its config alone. The order of the data comes from seed and epoch; the rest of what chance decides is in
 the checkpoint. So a run that was stopped anywhere and resumed on the same device ends with the same bits, as far
 as the device computes the same twice: tested on the CPU.
 """
 
-import dataclasses
-import math
-import signal
-import statistics
-import time
 from pathlib import Path
-from typing import Any, NoReturn
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
-from rfwp.config import RunConfig, to_dict
-from rfwp.environment import environment, now
-from rfwp.errors import InvalidFile, InvalidInput, RFWPError
+from rfwp.config import RunConfig
 from rfwp.tasks import SPLITS, Task, load_task
-from rfwp.train import checkpoint
-from rfwp.train.checkpoint import Checkpoint, writing
 from rfwp.train.data import Batch, Data, checked
-from rfwp.train.distributed import World, join
+from rfwp.train.distributed import World
 from rfwp.train.evaluate import evaluate
-from rfwp.train.folder import RunFolder, fingerprint
-from rfwp.train.log import Log, Moment
-from rfwp.train.model import build, check_fits, load_weights, share_of_loss
-from rfwp.train.optim import check_training, make_optimiser, optimiser_tensors, restore_optimiser
-from rfwp.train.progress import Best, Progress
-from rfwp.train.random import derived, generator_states, restore_generators
-from rfwp.train.result import Result
-from rfwp.train.signals import StopSignals
-from rfwp.train.speed import Speed, find_device
+from rfwp.train.folder import fingerprint
+from rfwp.train.log import Log
+from rfwp.train.model import check_fits, share_of_loss
+from rfwp.train.optim import check_training
+from rfwp.train.runner import Diverged, Runner
+from rfwp.train.speed import Speed
 from rfwp.train.step import TrainStep
-from rfwp.version import __version__
 
-CHECK_EVERY = 50
-"""Steps between two looks at the losses: each look waits for the device."""
-SAVE_SECONDS = 20.0
-"""No checkpoint at the end of an epoch if there was one so shortly before: that costs a good part of a short epoch on a GPU."""
-SAVE = 1
-"""The wish for a checkpoint; larger wishes are numbers of signals, so the strongest wish is the largest."""
+__all__ = ["Diverged", "Trainer"]
 
 
-class Diverged(RFWPError, ArithmeticError):
-    """The loss or the weights are no longer finite numbers."""
-
-
-class Trainer:
+class Trainer(Runner):
     """Trains one run in one folder; a run that is there already is resumed, a finished one gives its result.
 
     >>> result = Trainer(run_config("listops-10/rdn"), Path("runs/listops")).run()
     >>> result.metrics["accuracy"]
     """
+
+    config: RunConfig
 
     def __init__(
         self,
@@ -71,58 +49,19 @@ class Trainer:
     ):
         """`commit`: which code this is, where git cannot say it."""
         check_training(config.train)
-        if not save_minutes >= 0:
-            raise InvalidInput(f"save_minutes={save_minutes}; use 0 for a checkpoint after every step, or more")
-        self.config, self.folder, self.save_minutes = config, RunFolder(Path(folder)), save_minutes
-        self.folder.check(config)
-        self.model = build(config)
-        self.world = join(find_device(device))
-        self.log = log or Log()
+        super().__init__(config, folder, device, log, save_minutes)
         self.task = load_task(config.task) if task is None else task
+        self.score = self.task.score
         check_fits(config.model, self.task)
         splits = {name: checked(self.task.split(name), name) for name in SPLITS}
-        self.fingerprint = fingerprint(splits["train"])
-        self.folder.check(config, self.fingerprint)
-        self.model.to(self.world.device)
+        self._prepare(fingerprint(splits["train"]), speed, commit)
         self.train, self.valid = (Data(splits[name], self.world.device) for name in ("train", "valid"))
         self.steps = self.train.steps(config.train.batch)
-        self.optimiser = make_optimiser(self.model, config.train)
-        self.region, self.graph = (speed or Speed()).resolve(self.world)
-        # now and not at the end, when the files may be those of another commit
-        self.environment = environment(self.world.device, commit)
-        self.progress = Progress()
-        self.best: Best | None = None
-        self._pending: list[tuple[int, Batch, Tensor]] = []
-        self._score: float | None = None
+        self._batches: list[Batch] = []
 
-    def run(self) -> Result:
-        """Train to the end, or until a signal; then test the best checkpoint."""
-        if self.folder.finished:
-            return self.folder.result()
-        if not self.world.first:
-            # the first one makes the folder
-            self.world.wait()
-            return self._run()
-        with self.folder.locked():
-            self.folder.create(self.config, self.fingerprint)
-            self.world.wait()
-            return self._run()
-
-    def _run(self) -> Result:
-        self._resume()
-        # nobody writes before everybody has read
-        self.world.wait()
-        self.step = self._make_step()
-        # torchrun passes a signal on that the processes may have had already
-        with StopSignals(leave_at_second=self.world.size == 1) as self._signals:
-            try:
-                self._start_log()
-                stopped = self._train()
-            finally:
-                self.log.end()
-        if stopped in ("SIGINT", "SIGTERM"):
-            return self._result({}, stopped)
-        return self._finish(stopped)
+    @property
+    def epochs(self) -> int:
+        return self.config.train.epochs
 
     def _make_step(self) -> TrainStep:
         world, train = self.world, self.config.train
@@ -138,257 +77,32 @@ class Trainer:
             reduce=(lambda: world.sum_gradients(self.model.parameters())) if world.size > 1 else None,
         )
 
-    # --- Epochs ---
-
-    def _train(self) -> str | None:
-        """Why it stopped before the last epoch, or None."""
-        self._clock = self._saved = self._shown = time.monotonic()
-        while not self._ended():
-            wish = self._steps()
-            if not wish:
-                self._validate()
-                wish = self._save_epoch()
-            if wish > SAVE:
-                return self._stopped_by(wish)
-        return None if self.progress.epoch >= self.config.train.epochs else "patience"
-
-    def _ended(self) -> bool:
-        train, epoch = self.config.train, self.progress.epoch
-        patient = train.patience is None or self.best is None or epoch - self.best.epoch < train.patience
-        return epoch >= train.epochs or not patient
-
-    def _steps(self) -> int:
-        """The rest of the epoch; the number of a signal that came, or 0."""
-        train, progress = self.config.train, self.progress
-        batches = self.train.epoch(train.seed, progress.epoch, train.batch, self.world, train.accumulate)
-        self.model.train()
-        # the checkpoint before is no part of the time of these steps
-        self._lap()
-        for n in range(progress.step, len(batches)):
-            self._pending.append((n, batches[n], self.step(*self.train.get(batches[n]))))
-            progress.step = n + 1
-            if len(self._pending) >= CHECK_EVERY or self._time_to_show():
-                self._look()
-                self.log.moment(self._moment())
-            if wish := self.world.agree(self._wish(60 * self.save_minutes), progress.step, len(batches)):
-                self._look()
-                self._save_last()
-                self._lap()
-                if wish > SAVE:
-                    return wish
-        self._look()
-        return 0
-
-    def _validate(self) -> None:
-        """Close the epoch: validation, its record, the checkpoint if it is the best so far."""
-        train, progress = self.config.train, self.progress
-        valid = evaluate(self.model, self.task, self.valid, train.batch, train.precision, self.world)
-        self._lap()
-        moment = self._moment()
-        record = {
-            "epoch": progress.epoch + 1,
-            "loss": progress.loss / max(1, progress.targets),
-            "valid": valid,
-            "tokens_per_s": moment.tokens_per_s,
-            "seconds": progress.epoch_seconds,
-        }
-        if self.world.first:
-            self.folder.add_record(record)
-        self.progress = Progress(epoch=progress.epoch + 1, seconds=progress.seconds)
-        self._score = valid[self.task.score]
-        if self.best is None or self._score > self.best.score:
-            self.best = Best(self.progress.epoch, self._score, valid)
-            # never later than `last`: epochs between the two are trained again, and none of them is better than this one
-            self._save(checkpoint.BEST, checkpoint.EARLIER_BEST, {})
-        if self.world.first:
-            with writing(self.folder.path / "tensorboard"):
-                self.log.epoch(record, dataclasses.replace(moment, score=self._score, best=self.best.score))
-
-    def _finish(self, stopped: str | None) -> Result:
-        """Test the best checkpoint, once."""
-        self.world.wait()
-        best = self._load_best()
-        if best is None:
-            raise InvalidFile(f"{self.folder} has no best checkpoint any more; delete the folder and train again")
-        load_weights(self.model, best.model, self.folder)
-        test = Data(self.task.split("test"), self.world.device)
+    def _begin_epoch(self) -> int:
         train = self.config.train
-        result = self._result(evaluate(self.model, self.task, test, train.batch, train.precision, self.world), stopped)
-        if self.world.first:
-            self.folder.write_result(result)
-        self.world.wait()
-        return result
+        self._batches = self.train.epoch(train.seed, self.progress.epoch, train.batch, self.world, train.accumulate)
+        return len(self._batches)
 
-    def _result(self, metrics: dict[str, float], stopped: str | None) -> Result:
-        where, records = self.environment, self.folder.records()
-        return Result(
-            config=self.config,
-            seed=self.config.train.seed,
-            metrics=metrics,
-            valid=self.best.valid if self.best else {},
-            best_epoch=self.best.epoch if self.best else 0,
-            epochs=self.progress.epoch,
-            seconds=round(self.progress.seconds, 3),
-            tokens_per_s=round(statistics.median([r["tokens_per_s"] for r in records] or [0.0]), 1),
-            parameters=sum(p.numel() for p in self.model.parameters()),
-            device=where["device"],
-            commit=where["commit"],
-            dirty=where["dirty"],
-            torch=where["torch"],
-            rfwp=where["rfwp"],
-            time=now(),
-            curve=tuple((r["epoch"], r["loss"], r["valid"][self.task.score]) for r in records),
-            stopped=stopped,
-        )
+    def _take(self, n: int) -> tuple[Batch, Tensor]:
+        batch = self._batches[n]
+        return batch, self.step(*self.train.get(batch))
 
-    # --- Losses and time ---
+    def _validated(self) -> dict[str, float]:
+        return self._evaluated(self.valid)
 
-    def _look(self) -> None:
-        """Read the losses of the steps since the last look, and stop if one of them is not finite."""
-        if self._pending:
-            losses = self.world.sum(torch.stack([loss for _, _, loss in self._pending])).tolist()
-            for (step, batch, _), loss in zip(self._pending, losses, strict=True):
-                if not math.isfinite(loss):
-                    self._diverged(f"the loss is {loss}", self.progress.epoch, step)
-                self.progress.loss += loss * batch.targets
-                self.progress.targets += batch.targets
-                self.progress.tokens += batch.tokens
-            self._pending.clear()
-        self.progress.train_seconds += self._lap()
-        self._shown = time.monotonic()
+    def _tested(self) -> tuple[dict[str, float], dict[str, float]]:
+        assert self.best is not None
+        return self._evaluated(Data(self.task.split("test"), self.world.device)), self.best.valid
 
-    def _lap(self) -> float:
-        """Seconds since the last lap, added to those of the epoch and the run."""
-        now = time.monotonic()
-        lap, self._clock = now - self._clock, now
-        self.progress.epoch_seconds += lap
-        self.progress.seconds += lap
-        return lap
-
-    def _time_to_show(self) -> bool:
-        # several processes look together, so they cannot go by their own clocks
-        return self.log.live and self.world.size == 1 and time.monotonic() - self._shown > 1
-
-    def _moment(self) -> Moment:
-        progress, epochs = self.progress, self.config.train.epochs
-        done = progress.epoch + progress.step / self.steps
-        return Moment(
-            epoch=progress.epoch + 1,
-            epochs=epochs,
-            step=progress.step,
-            steps=self.steps,
-            loss=progress.loss / max(1, progress.targets),
-            tokens_per_s=round(progress.tokens / max(progress.train_seconds, 1e-9), 1),
-            seconds_left=progress.seconds / done * (epochs - done) if done else None,
-            score=self._score,
-            best=self.best.score if self.best else None,
-        )
-
-    # --- Checkpoints ---
-
-    def _wish(self, seconds: float) -> int:
-        """A signal that came; or to save, if the last checkpoint is older than so many seconds."""
-        due = time.monotonic() - self._saved > seconds
-        return self._signals.wish or (SAVE if due and self.world.first else 0)
-
-    def _save_epoch(self) -> int:
-        """A checkpoint at the end of an epoch, unless there was one shortly before and more will follow. Returns the wish."""
-        wish = self.world.agree(self._wish(min(SAVE_SECONDS, 60 * self.save_minutes)), step=0, last=0)
-        if wish or self._ended():
-            self._save_last()
-        return wish
-
-    def _save_last(self) -> None:
-        """What goes on from here needs, of all processes."""
-        optimiser = {**optimiser_tensors(self.model, self.optimiser), **generator_states(self.world)}
-        self._save(checkpoint.LAST, checkpoint.PREVIOUS, optimiser)
-        self._saved = time.monotonic()
-
-    def _save(self, name: str, earlier: str, optimiser: dict[str, Tensor]) -> None:
-        """The first process writes; weights that are not finite are never saved."""
-        if not self.world.first:
-            return
-        weights = {key: tensor.detach().cpu() for key, tensor in self.model.state_dict().items()}
-        if not all(bool(tensor.isfinite().all()) for tensor in weights.values()):
-            # the last step: at step 0 that of the epoch before
-            epoch, step = divmod(self.progress.epoch * self.steps + self.progress.step - 1, self.steps)
-            self._diverged("weights are not finite", epoch, step)
-        state: dict[str, Any] = {
-            "rfwp": __version__,
-            "progress": dataclasses.asdict(self.progress),
-            "best": dataclasses.asdict(self.best) if self.best else None,
-            "score": self._score,
-            "lr": float(self.optimiser.param_groups[0]["lr"]),
-        }
-        config = {"rfwp": __version__, "model": to_dict(self.config.model)}
-        checkpoint.save(Checkpoint(weights, optimiser, config, state), self.folder.path, name, earlier)
-
-    def _resume(self) -> None:
-        """Go on from the last whole checkpoint, or begin."""
-        seed = self.config.train.seed
-        found = checkpoint.load(self.folder.path, (checkpoint.LAST, checkpoint.PREVIOUS), self._warn)
-        restore_generators(found.optimiser if found else {}, self.world, derived(seed, "dropout", self.world.rank))
-        if found is not None:
-            load_weights(self.model, found.model, self.folder)
-            restore_optimiser(self.model, self.optimiser, found.optimiser, found.state["lr"])
-            self.progress, self._score = Progress(**found.state["progress"]), found.state["score"]
-        self._load_best()
-        if self.world.first:
-            self.folder.keep_records(self.progress.epoch)
-
-    def _load_best(self) -> Checkpoint | None:
-        """The best is what best/ says. It may be some epochs ahead: they are trained again and come to the same."""
-        found = checkpoint.load(self.folder.path, (checkpoint.BEST, checkpoint.EARLIER_BEST), self._warn)
-        self.best = Best(**found.state["best"]) if found else None
-        return found
-
-    def _diverged(self, what: str, epoch: int, step: int) -> NoReturn:
-        """Keep the batch, and say what to try. Checkpoints stay as they are."""
+    def _evaluated(self, data: Data) -> dict[str, float]:
         train = self.config.train
-        message = f"{what} in epoch {epoch + 1}, step {step + 1}"
-        if self.world.first:
-            path = self.folder.path / "nan-batch.safetensors"
-            batch = self.train.epoch(train.seed, epoch, train.batch, World(device=self.world.device))[step]
-            tokens, targets, _ = self.train.get(batch)
-            tensors = {"tokens": tokens.cpu(), "targets": targets.cpu(), "rows": batch.rows.cpu()}
-            checkpoint.replace_file(path, safetensors.torch.save(tensors, metadata={"epoch": str(epoch), "step": str(step)}))
-            message += f"; its batch is in {path}, earlier checkpoints are untouched"
-        raise Diverged(f"{message}; try a lower train.lr, a train.clip such as 0.1, or train.precision=fp32")
+        return evaluate(self.model, self.task, data, train.batch, train.precision, self.world)
 
-    # --- Words ---
+    def _patient(self) -> bool:
+        patience = self.config.train.patience
+        return patience is None or self.best is None or self.progress.epoch - self.best.epoch < patience
 
-    def _say(self, line: str) -> None:
-        if self.world.first:
-            self.log.say(line)
-
-    def _warn(self, line: str) -> None:
-        if self.world.first:
-            self.log.warn(line)
-
-    def _start_log(self) -> None:
-        if not self.world.first:
-            self.log = Log()
-            return
-        progress, train = self.progress, self.config.train
-        size = sum(p.numel() for p in self.model.parameters())
-        how = ", ".join(
-            [f"{size:,} parameters", str(self.world.device), train.precision]
-            + ["compiled blocks"] * (self.region != "no")
-            + ["CUDA graphs"] * self.graph
-            + [f"{self.world.size} processes"] * (self.world.size > 1)
-        )
-        self._say(f"{self.config.preset or 'run'}, seed {train.seed} ({how}) -> {self.folder}")
-        if progress.epoch or progress.step:
-            self._say(f"resumed after epoch {progress.epoch}, step {progress.step}")
-        with writing(self.folder.path / "tensorboard"):
-            self.log.start(self.folder.path, train.epochs, progress.epoch)
-
-    def _stopped_by(self, number: int) -> str:
-        name, progress = signal.Signals(number).name, self.progress
-        where = (
-            f"in epoch {progress.epoch + 1}, step {progress.step}/{self.steps}"
-            if progress.step
-            else f"after epoch {progress.epoch}"
-        )
-        self._say(f"stopped by {name} {where}, saved; go on with: rfwp train --resume {self.folder}")
-        return name
+    def _batch(self, epoch: int, step: int) -> dict[str, Tensor]:
+        train = self.config.train
+        batch = self.train.epoch(train.seed, epoch, train.batch, World(device=self.world.device))[step]
+        tokens, targets, _ = self.train.get(batch)
+        return {"tokens": tokens, "targets": targets, "rows": batch.rows}

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from rfwp.config import RunConfig, SequenceConfig
+from rfwp.config import LanguageRunConfig, RunConfig, SequenceConfig
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.models import SequenceModel
 from rfwp.tasks import Task
 from rfwp.train.random import derived
 
 
-def build(config: RunConfig) -> SequenceModel:
+def build(config: RunConfig | LanguageRunConfig) -> SequenceModel:
     """The model with its first weights: made on the CPU, so that they are the same on every device."""
     torch.manual_seed(derived(config.train.seed, "weights"))
     return SequenceModel(config.model)

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from rfwp.config import TrainConfig
+from rfwp.config import LanguageTrainConfig, TrainConfig
 from rfwp.errors import InvalidFile, InvalidInput
 
 PREFIX = "adam."
 
 
-def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Adam:
+def make_optimiser(model: nn.Module, config: TrainConfig | LanguageTrainConfig) -> torch.optim.Adam:
     """Adam with the run's settings; fused where PyTorch has one kernel for all of it."""
     fused = next(model.parameters()).device.type in ("cuda", "cpu")
     betas = config.beta1, config.beta2
@@ -45,11 +45,21 @@ def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensor
 
 def check_training(config: TrainConfig) -> None:
     """Settings that cannot work, in one line."""
-    for name in ("epochs", "batch", "accumulate"):
-        if getattr(config, name) < 1:
-            raise InvalidInput(f"train.{name}={getattr(config, name)}; use at least 1")
+    check_counts(config, "epochs", "batch", "accumulate")
     if config.accumulate > config.batch:
         raise InvalidInput(f"train.accumulate={config.accumulate} parts of a batch of {config.batch}; use at most {config.batch}")
+    check_adam(config)
+    if config.patience is not None and config.patience < 1:
+        raise InvalidInput(f"train.patience={config.patience}; use at least 1, or none for no early stop")
+
+
+def check_counts(config: TrainConfig | LanguageTrainConfig, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise InvalidInput(f"train.{name}={getattr(config, name)}; use at least 1")
+
+
+def check_adam(config: TrainConfig | LanguageTrainConfig) -> None:
     for name in ("lr", "eps", "clip"):
         value = getattr(config, name)
         if value is not None and not 0 < value < float("inf"):
@@ -57,5 +67,3 @@ def check_training(config: TrainConfig) -> None:
     for name in ("beta1", "beta2"):
         if not 0 <= getattr(config, name) < 1:
             raise InvalidInput(f"train.{name}={getattr(config, name)}; use a number from 0 to below 1")
-    if config.patience is not None and config.patience < 1:
-        raise InvalidInput(f"train.patience={config.patience}; use at least 1, or none for no early stop")

@@ -17,6 +17,9 @@ class TrainOptions:
     """Train once with each of these seeds, one after another."""
     epochs: int | None = None
     """Short for --set train.epochs=N."""
+    steps: int | None = None
+    """Agent steps of an agent, short for --set impala.steps=N; or steps of a language model: its warm-up is then at most a tenth
+    of them, and it is validated at least five times."""
     set: tuple[str, ...] = ()
     """Changes to the preset: --set train.lr=1e-3 model.core.layers=2 task.variables=5."""
     resume: Path | None = None
@@ -25,6 +28,13 @@ class TrainOptions:
     """Your own sequences: a folder with train.src, train.tgt, valid.*, test.*. Needs --model."""
     model: str = ""
     """The preset whose model learns them; its vocabularies are those of the files."""
+    text: str = ""
+    """What a language model reads: a folder with wiki.train, wiki.valid, wiki.test[.tokens][.xz] or train.txt, valid.txt,
+    test.txt; or wikitext-103 or wikitext-2, downloaded on first use. If left away wikitext-103."""
+    held_out: str = ""
+    """A folder with the validation and test text, where they are not with the training text."""
+    vocabulary: Path | None = None
+    """A file with one word a line, by frequency. If left away the words of the training text."""
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
     save_minutes: float = 5.0
@@ -33,10 +43,13 @@ class TrainOptions:
     """What torch.compile gets; auto: the blocks on a GPU, nothing on the CPU."""
     cuda_graph: Literal["auto", "yes", "no"] = "auto"
     """Replay whole steps; auto: yes on a GPU."""
+    checkpoint_blocks: bool = False
+    """Compute blocks twice, to keep only their inputs in between: memory for time, for large models."""
 
     @property
     def speed(self) -> Speed:
-        return Speed(self.compile, "auto" if self.cuda_graph == "auto" else self.cuda_graph == "yes")
+        graph: Literal["auto"] | bool = "auto" if self.cuda_graph == "auto" else self.cuda_graph == "yes"
+        return Speed(self.compile, graph, self.checkpoint_blocks)
 
 
 @dataclass(frozen=True)
@@ -47,5 +60,8 @@ class EvalOptions:
     """Which data."""
     input: str | None = None
     """A sequence of your own, for example "x = 3 ; x ++ ; print x ;": what the model says at every token."""
+    stride: int | None = None
+    """Words that the sliding windows of a language model are apart: 1 is the paper's way, more is that much faster. If left away
+    as at the end of its training."""
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""

@@ -4,23 +4,23 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rfwp.config import RunConfig, from_dict, to_dict
+from rfwp.config import LanguageRunConfig, RunConfig, from_dict, to_dict
 
 
 @dataclass(frozen=True)
 class Result:
     """A run, its numbers, and the machine and code that they come from."""
 
-    config: RunConfig
+    config: RunConfig | LanguageRunConfig
     seed: int
     metrics: dict[str, float]
     """Of the best checkpoint on the test set; empty while the run is not finished."""
     valid: dict[str, float]
     """Of the best checkpoint on the validation set."""
     best_epoch: int
-    """Counted from 1; 0 before the first validation."""
+    """Counted from 1; 0 before the first validation. Of a language model: the best validation."""
     epochs: int
-    """Epochs trained."""
+    """Epochs trained. Of a language model: validations."""
     seconds: float
     """Of training and validation, over all parts of a run that was resumed."""
     tokens_per_s: float
@@ -35,9 +35,13 @@ class Result:
     rfwp: str = ""
     time: str = ""
     curve: tuple[tuple[int, float, float], ...] = ()
-    """(epoch, training loss, validation score) of every epoch."""
+    """(epoch, training loss, validation score) of every epoch; steps in place of epochs for a language model."""
     stopped: str | None = None
     """Why it ended before its last epoch: patience, SIGINT or SIGTERM. After a signal it can be resumed."""
+    data: str = ""
+    """Tells one text from another."""
+    words: int = 0
+    """Of the training text of a language model."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with the preset's name in front."""

@@ -14,10 +14,12 @@ Compile = Literal["auto", "no", "blocks", "lengths"]
 
 @dataclass(frozen=True)
 class Speed:
-    """auto: both on a GPU, neither on the CPU; no CUDA graphs with several processes."""
+    """auto: both on a GPU, neither on the CPU; no CUDA graphs with several processes, or with blocks that are computed twice."""
 
     compile: Compile = "auto"
     cuda_graph: Literal["auto"] | bool = "auto"
+    checkpoint_blocks: bool = False
+    """Keep the inputs of blocks only and compute the rest again in the backward pass: memory for time."""
 
     def resolve(self, world: World) -> tuple[Region, bool]:
         """What is compiled, and whether steps are replayed."""
@@ -26,8 +28,11 @@ class Speed:
         gpu = world.device.type == "cuda"
         if self.cuda_graph is True and world.size > 1:
             raise InvalidInput("cuda_graph=True works in one process only; leave it on auto")
+        if self.cuda_graph is True and self.checkpoint_blocks:
+            raise InvalidInput("cuda_graph=True and checkpoint_blocks exclude each other; leave one of them away")
         region = ("blocks" if gpu else "no") if self.compile == "auto" else self.compile
-        graph = gpu and world.size == 1 if self.cuda_graph == "auto" else self.cuda_graph
+        alone = world.size == 1 and not self.checkpoint_blocks
+        graph = gpu and alone if self.cuda_graph == "auto" else self.cuda_graph
         return cast(Region, region), graph
 
 

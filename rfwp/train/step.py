@@ -60,6 +60,9 @@ class TrainStep:
     With parts=n every tensor of the batch is cut into n along its first dimension; a tensor without dimensions goes to each
     part as it is. loss_fn gives a part's share of the loss, and the shares add up. `reduce` is called between gradients and
     clipping: there several processes add up theirs.
+    `state` holds tensors, batch first, that each step reads and replaces, such as what the segment before has left: loss_fn
+    then gets a part's rows of them as its last argument, a tuple, and gives back its loss and what comes in their place. They
+    stay where they are in memory, so recordings find them, and the caller may set them to zero between steps.
     The learning rate may change from step to step, also by a scheduler; with cuda_graph the optimiser's other numbers
     are fixed at the first recording, and gradients are not to be read from outside.
     """
@@ -68,7 +71,7 @@ class TrainStep:
         self,
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
-        loss_fn: Callable[..., Tensor],
+        loss_fn: Callable[..., Any],
         *,
         precision: Precision = "fp32",
         compile: bool | Region = False,  # noqa: A002
@@ -77,6 +80,7 @@ class TrainStep:
         pad: Sequence[float] | None = None,
         parts: int = 1,
         reduce: Callable[[], None] | None = None,
+        state: Sequence[Tensor] | None = None,
         compiler: str | Callable[..., Any] = "inductor",
     ):
         if precision not in get_args(Precision):
@@ -91,7 +95,7 @@ class TrainStep:
         if reduce is not None and cuda_graph:
             raise InvalidInput("TrainStep: reduce and cuda_graph exclude each other; use cuda_graph=False")
         self.model, self.optimiser, self.loss_fn = model, optimiser, loss_fn
-        self.parts, self.reduce = parts, reduce
+        self.parts, self.reduce, self.state = parts, reduce, state
         self.precision, self.region, self.cuda_graph, self.clip, self.pad = precision, region, cuda_graph, clip, pad
         self.device = next(model.parameters()).device
         self._blocks: list[Block] = []
@@ -116,7 +120,8 @@ class TrainStep:
 
     def _step(self, *batch: Tensor) -> Tensor:
         self.optimiser.zero_grad(set_to_none=True)
-        losses = [self._gradients(*part) for part in self._cut(batch)]
+        parts, states = self._cut(batch), self._cut(tuple(self.state or ()))
+        losses = [self._gradients(part, state) for part, state in zip(parts, states, strict=True)]
         if self.reduce is not None:
             self.reduce()
         if self.clip is not None:
@@ -124,14 +129,18 @@ class TrainStep:
         self.optimiser.step()
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
-    def _gradients(self, *part: Tensor) -> Tensor:
-        """Add the gradients of one part to those that are there."""
+    def _gradients(self, part: tuple[Tensor, ...], state: tuple[Tensor, ...]) -> Tensor:
+        """Add the gradients of one part to those that are there, and replace its state."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            loss = self.loss_fn(self.model, *part)
+            result = self.loss_fn(self.model, *part) if self.state is None else self.loss_fn(self.model, *part, state)
+        loss, new = (result, ()) if self.state is None else result
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             seen = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
             raise InvalidInput(f"TrainStep: loss_fn gave {seen}, expected one number as a tensor; try .mean()")
         loss.backward()
+        # not before: the backward pass still needs the old one
+        for old, tensor in zip(state, new, strict=True):
+            old.copy_(tensor.detach())
         return loss.detach()
 
     def _cut(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
@@ -140,8 +149,8 @@ class TrainStep:
         for x in batch:
             if x.dim() and x.shape[0] % self.parts:
                 raise InvalidInput(f"TrainStep: {x.shape[0]} rows cannot be cut into {self.parts} equal parts")
-        cut = (x.chunk(self.parts) if x.dim() else (x,) * self.parts for x in batch)
-        return list(zip(*cut, strict=True))
+        cut = [x.chunk(self.parts) if x.dim() else (x,) * self.parts for x in batch]
+        return [tuple(x[n] for x in cut) for n in range(self.parts)]
 
     def _padded(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self.pad is None:

@@ -191,7 +191,7 @@ def test_a_changed_task_brings_its_vocabulary(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["code-execution-3/lsmt"], "unknown preset 'code-execution-3/lsmt'; did you mean 'code-execution-3/lstm'?"),
-        (["atari/rdn"], "preset atari/rdn has a model but no training run"),
+        (["atari/rdn"], "an agent needs --game (Atari, such as pong) or --env"),
         ([], "train needs a preset, --data FOLDER with --model PRESET, or --resume RUN"),
         ([PRESET, "--set", "train.lrr=1"], "unknown field of TrainConfig 'lrr'; did you mean 'lr'?"),
         ([PRESET, "--set", "train.lr=fast"], "lr: expected float, saw 'fast'"),

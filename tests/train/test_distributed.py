@@ -48,3 +48,6 @@ def test_cuda_graphs_are_for_one_process():
     assert Speed().resolve(World(0, 1, torch.device("cuda"))) == ("blocks", True)
     assert Speed().resolve(World(0, 2, torch.device("cuda"))) == ("blocks", False)
     assert Speed().resolve(World()) == ("no", False)
+    with pytest.raises(InvalidInput, match="exclude each other"):
+        Speed(cuda_graph=True, checkpoint_blocks=True).resolve(World())
+    assert Speed(checkpoint_blocks=True).resolve(World(0, 1, torch.device("cuda"))) == ("blocks", False)

@@ -172,7 +172,7 @@ def test_short_epochs_are_not_saved_one_by_one_but_the_last_one_is(tmp_path, mon
     with pytest.raises(InvalidFile, match="no best checkpoint any more"):
         trainer(tmp_path).run()
     assert [new.state["progress"]["epoch"] for name, new in saved if name == "last"] == [3]
-    monkeypatch.setattr("rfwp.train.loop.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("rfwp.train.runner.SAVE_SECONDS", 0.0)
     saved.clear()
     with pytest.raises(InvalidFile):
         trainer(tmp_path).run()
@@ -192,7 +192,7 @@ def test_tokens_a_second_are_those_of_the_steps_alone(tmp_path, monkeypatch):
 
         return slow
 
-    monkeypatch.setattr("rfwp.train.loop.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("rfwp.train.runner.time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(Data, "get", taking(1.0, Data.get))
     monkeypatch.setattr(checkpoint, "save", taking(100.0, checkpoint.save))
     result = trainer(tmp_path, save_minutes=0).run()
@@ -261,7 +261,7 @@ def test_accumulation_equals_the_whole_batch(tmp_path, accumulate, clip):
 def test_training_is_plain_adam_on_the_shuffled_data_with_a_smaller_last_batch(tmp_path):
     """Nothing of the loop: rows of the permutation, cut by hand, without any padding."""
     from rfwp.train.data import order
-    from rfwp.train.loop import build
+    from rfwp.train.model import build
 
     config = tiny_config(dropout=0.0, epochs=2)
     trainer(tmp_path, config).run()

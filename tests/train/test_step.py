@@ -13,6 +13,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from rfwp.config import BlocksConfig, FWPConfig, LSTMConfig, SequenceConfig
 from rfwp.errors import InvalidInput, UnknownName
 from rfwp.layers import Block
+from rfwp.layers.state import detach, map_state
+from rfwp.lm.carried import Carried, flat
 from rfwp.models import SequenceModel
 from rfwp.train import TrainStep, bucket
 from rfwp.train.step import WARM_UP, Replay, hold_rates
@@ -188,8 +190,8 @@ class FakeGraph:
 class FakeCUDA:
     """Stands in for torch.cuda while `model` is trained by `replay`."""
 
-    def __init__(self, monkeypatch, model, optimiser):
-        self.model, self.optimiser = model, optimiser
+    def __init__(self, monkeypatch, model, optimiser, state=()):
+        self.model, self.optimiser, self.state = model, optimiser, state
         stream = types.SimpleNamespace(wait_stream=lambda other: None)
         for name, stand_in in {
             "Stream": lambda device: stream,
@@ -204,20 +206,19 @@ class FakeCUDA:
     @contextlib.contextmanager
     def recording(self, graph, **_):
         assert all(p.grad is None for p in self.model.parameters())
-        before = copy.deepcopy((self.model.state_dict(), self.optimiser.state_dict()))
+        before = copy.deepcopy((self.model.state_dict(), self.optimiser.state_dict(), self.state))
         rates = [group["lr"] for group in self.optimiser.param_groups]
         yield
         self.model.load_state_dict(before[0])
         self.optimiser.load_state_dict(before[1])
+        for tensor, old in zip(self.state, before[2], strict=True):
+            tensor.copy_(old)
         for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
             group["lr"] = rate
 
 
-def test_replays_train_as_plain_steps_do_while_lengths_and_learning_rates_change(monkeypatch):
-    # learning rates that float32 holds exactly, as recordings keep them in it
-    (model, optimiser), (other, plain) = make(lr=2**-7), make(lr=2**-7)
-    FakeCUDA(monkeypatch, model, optimiser)
-    replay = Replay(torch.device("cpu"), optimiser, TrainStep(model, optimiser, loss_of)._step)
+def fake_replays(monkeypatch, optimiser, step):
+    """A Replay of the step whose graphs are fake."""
     record = Replay._record
 
     def recorded(self, recording):
@@ -226,6 +227,14 @@ def test_replays_train_as_plain_steps_do_while_lengths_and_learning_rates_change
 
     monkeypatch.setattr(Replay, "_record", recorded)
     monkeypatch.setattr(FakeGraph, "replays", 0)
+    return Replay(torch.device("cpu"), optimiser, step._step)
+
+
+def test_replays_train_as_plain_steps_do_while_lengths_and_learning_rates_change(monkeypatch):
+    # learning rates that float32 holds exactly, as recordings keep them in it
+    (model, optimiser), (other, plain) = make(lr=2**-7), make(lr=2**-7)
+    FakeCUDA(monkeypatch, model, optimiser)
+    replay = fake_replays(monkeypatch, optimiser, TrainStep(model, optimiser, loss_of))
     data = [batch for pair in zip(batches(7, 6), batches(9, 6), strict=True) for batch in pair]
     losses = []
     for n, batch in enumerate(data):
@@ -321,3 +330,57 @@ def test_rows_that_cannot_be_cut_are_named():
         TrainStep(model, optimiser, loss_of, parts=3)(*batches()[0])
     with pytest.raises(InvalidInput, match="parts=0"):
         TrainStep(model, optimiser, loss_of, parts=0)
+
+
+def carried_loss(nesting, shares=1):
+    """The mean loss of some rows that go on from a state, and the state after them."""
+
+    def loss_fn(model, tokens, targets, state):
+        left = iter(state)
+        loss, new = model.loss(tokens, targets, map_state(lambda _: next(left), nesting))
+        return loss / shares, flat(new)
+
+    return loss_fn
+
+
+def plain_carried_losses(model, optimiser, data):
+    losses, state = [], None
+    for tokens, targets in data:
+        optimiser.zero_grad()
+        loss, state = model.loss(tokens, targets, state)
+        state = detach(state)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.detach())
+    return torch.stack(losses), flat(state)
+
+
+@pytest.mark.parametrize(("parts", "region"), [(1, "no"), (2, "no"), (1, "blocks")])
+def test_a_state_goes_from_step_to_step_without_its_gradient_and_stays_in_place(parts, region):
+    (model, optimiser), (other, plain) = make("delta_rnn"), make("delta_rnn")
+    carried = Carried(model, 2, torch.device("cpu"))
+    places = [tensor.data_ptr() for tensor in carried.tensors]
+    loss_fn = carried_loss(carried.nesting, parts)
+    options = {"parts": parts, "compile": region, "compiler": "aot_eager"}
+    step = TrainStep(model, optimiser, loss_fn, state=carried.tensors, **options)
+    losses = torch.stack([step(*batch) for batch in batches()])
+    expected, state = plain_carried_losses(other, plain, batches())
+    torch.testing.assert_close(losses, expected, **FLOAT64)
+    torch.testing.assert_close(carried.tensors, state, **FLOAT64)
+    assert_same_training(model, other)
+    assert [tensor.data_ptr() for tensor in carried.tensors] == places
+    assert not any(tensor.requires_grad for tensor in carried.tensors)
+
+
+def test_replays_find_the_state_where_the_step_before_has_left_it(monkeypatch):
+    (model, optimiser), (other, plain) = make("rdn", lr=2**-7), make("rdn", lr=2**-7)
+    carried = Carried(model, 2, torch.device("cpu"))
+    FakeCUDA(monkeypatch, model, optimiser, carried.tensors)
+    step = TrainStep(model, optimiser, carried_loss(carried.nesting), state=carried.tensors)
+    replay = fake_replays(monkeypatch, optimiser, step)
+    data = batches(n=WARM_UP + 4)
+    losses = torch.stack([replay(*batch) for batch in data])
+    expected, state = plain_carried_losses(other, plain, data)
+    torch.testing.assert_close(losses, expected, **FLOAT64)
+    torch.testing.assert_close(carried.tensors, state, **FLOAT64)
+    assert FakeGraph.replays == 4
