@@ -57,6 +57,7 @@ STANDARD = dataclasses.replace(
 """Sticky actions are the only randomness, and a game is played to its end."""
 
 PROTOCOLS = {protocol.protocol: protocol for protocol in (PAPER_CODE, STANDARD)}
+_COLOUR = {"grayscale": False, "img_height": 210, "img_width": 160, "stack_num": 1}
 _MAX_FRAMES = {("paper_code", "space_invaders"): 300_000}
 
 
@@ -64,20 +65,23 @@ class Atari:
     """N copies of a game in emulator threads. Rewards are unclipped; observations are grey frames (stack, pixels, pixels).
 
     Where a lost life ends an episode, `finished` reports lives (a game without lives is one life) and whole games.
+    `colour`: for people to look at: observations are the screen, (1, 210, 160, 3). The games are the same for the same seed.
     """
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, config: AtariConfig, n: int, threads: int = 0) -> None:
+    def __init__(self, config: AtariConfig, n: int, threads: int = 0, first: int = 0, colour: bool = False) -> None:
         emulators, games = _ale_py()
         self.config = resolve(config, games)
-        self.n = n
+        self.n, self.first = n, first
         with errors_name(self.config.game):
-            self._emulators = emulators(self.config.game, n, num_threads=threads, **_choices(self.config))
+            choices = _choices(self.config) | (_COLOUR if colour else {})
+            self._emulators = emulators(self.config.game, n, num_threads=threads, **choices)
         names = [action.name for action in self._emulators.ale.get_action_set()]
         self.actions = self.config.actions or len(names)
         if not 1 <= self.actions <= len(names):
             raise InvalidInput(f"actions={self.actions}: {self.config.game} has {len(names)}; use 0 for all of them")
+        self.action_names = tuple(names[: self.actions])
         self.shape: tuple[int, ...] = self._emulators.single_observation_space.shape
         self._fire = names.index("FIRE") if self.config.fire_reset and "FIRE" in names else None
         self._finished: list[Episode] = []
@@ -87,7 +91,7 @@ class Atari:
         if self._sent:
             self.recv()
         with errors_name(self.config.game):
-            observation, info = self._emulators.reset(seed=spread_seed(seed, self.n))
+            observation, info = self._emulators.reset(seed=spread_seed(seed, self.n, self.first))
         self._first_frame = info["frame_number"] - info["episode_frame_number"]
         self._life_lost = np.zeros(self.n, bool)
         self._lives, self._games = Scores(self.n, whole=False), Scores(self.n)

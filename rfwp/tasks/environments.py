@@ -27,6 +27,8 @@ class Episode(NamedTuple):
     score: float
     steps: int
     whole: bool
+    row: int = 0
+    """Which of the N environments it was in."""
 
 
 class VectorEnvironment(Protocol):
@@ -69,31 +71,36 @@ class Scores:
         self._score += reward
         self._steps += 1
         rows = np.flatnonzero(ended)
-        episodes = [Episode(float(self._score[row]), int(self._steps[row]), self._whole) for row in rows]
+        episodes = [Episode(float(self._score[row]), int(self._steps[row]), self._whole, int(row)) for row in rows]
         self._score[rows] = 0
         self._steps[rows] = 0
         return episodes
 
 
-def make(config: EnvironmentConfig, n: int, threads: int = 0) -> VectorEnvironment:
-    """N environments of a config; `threads` is for those that have threads of their own, 0: one a core."""
+def make(config: EnvironmentConfig, n: int, threads: int = 0, first: int = 0) -> VectorEnvironment:
+    """N environments of a config; `threads` is for those that have threads of their own, 0: one a core.
+
+    `first`: they are numbers first, first + 1, ... of a larger set, which gives the same episodes for a seed however it is split.
+    """
     if n < 1:
         raise InvalidInput(f"{n} environments; use at least 1")
     if threads < 0:
         raise InvalidInput(f"threads={threads}; use at least 1, or 0 for one a core")
+    if first < 0:
+        raise InvalidInput(f"first={first}; environments are counted from 0")
     # only the one in use: each needs packages that the others do not
     if isinstance(config, MemoryGameConfig):
         from rfwp.tasks.memory_games import make_memory_game
 
-        return make_memory_game(config, n)
+        return make_memory_game(config, n, first)
     if isinstance(config, AtariConfig):
         from rfwp.tasks.atari import Atari
 
-        return Atari(config, n, threads)
+        return Atari(config, n, threads, first)
     if isinstance(config, GymConfig):
         from rfwp.tasks.gym import Gym
 
-        return Gym(config, n)
+        return Gym(config, n, first)
     raise InvalidInput(f"{type(config).__name__} is no environment; use AtariConfig, MemoryGameConfig or GymConfig")
 
 
@@ -102,10 +109,13 @@ def check_seed(seed: int) -> None:
         raise InvalidInput(f"seed={seed}; use at least 0")
 
 
-def spread_seed(seed: int, n: int) -> np.ndarray:
-    """A seed for each environment (N,), with nothing in common with those of the next seed; below 2^31, as emulators want it."""
+def spread_seed(seed: int, n: int, first: int = 0) -> np.ndarray:
+    """A seed for each environment (N,), with nothing in common with those of the next seed; below 2^31, as emulators want it.
+
+    Environment `first` + i of a larger set has the same seed however the set is split.
+    """
     check_seed(seed)
-    return (np.random.SeedSequence(seed).generate_state(n) >> 1).astype(np.int64)
+    return (np.random.SeedSequence(seed).generate_state(first + n)[first:] >> 1).astype(np.int64)
 
 
 def check_actions(name: str, actions: np.ndarray, n: int, count: int) -> None:

@@ -15,9 +15,9 @@ _MOST_CHANNELS = 4
 class Gym:
     """N copies of a gymnasium environment, one after another in this thread."""
 
-    def __init__(self, config: GymConfig, n: int) -> None:
+    def __init__(self, config: GymConfig, n: int, first: int = 0) -> None:
         self.config = config
-        self.n = n
+        self.n, self.first = n, first
         self._environments = _make(config.id, n)
         self._space = self._environments.single_observation_space
         try:
@@ -31,7 +31,7 @@ class Gym:
 
     def reset(self, seed: int) -> Step:
         with errors_name(self.config.id):
-            observation, _ = self._environments.reset(seed=spread_seed(seed, self.n).tolist())
+            observation, _ = self._environments.reset(seed=spread_seed(seed, self.n, self.first).tolist())
         self._scores = Scores(self.n)
         self._finished = []
         self._sent = None
@@ -62,6 +62,18 @@ class Gym:
             # channels last, or none at all
             observation = np.moveaxis(observation, -1, 1) if observation.ndim == 4 else observation[:, None]
         return np.ascontiguousarray(observation.reshape(self.n, *self.shape), dtype=self.dtype)
+
+
+def atari_vector(game: str, n: int, threads: int = 0) -> Any:
+    """gymnasium's own vector environment of an Atari game, to compare with: (4, 84, 84) grey frames, actions held for 4."""
+    try:
+        import gymnasium
+
+        name = "".join(word.capitalize() for word in game.split("_"))
+        options: dict[str, Any] = {"repeat_action_probability": 0.0, "num_threads": threads}
+        return gymnasium.make_vec(f"ale_py:ALE/{name}-v5", num_envs=n, vectorization_mode="vector_entry_point", **options)
+    except ImportError:
+        raise missing_extra("Atari", "atari") from None
 
 
 def _make(name: str, n: int) -> Any:

@@ -6,7 +6,21 @@ import numpy as np
 
 from rfwp.config import MemoryGameConfig
 from rfwp.errors import InvalidInput, unknown
-from rfwp.tasks.environments import Episode, Scores, Step, check_actions, check_seed
+from rfwp.tasks.environments import Episode, Scores, Step, check_actions, spread_seed
+
+
+class Dice:
+    """Dice for N rows; what a row rolls depends on its own seed and on how often it has rolled (SplitMix64)."""
+
+    def __init__(self, seeds: np.ndarray) -> None:
+        self._state = seeds.astype(np.uint64)
+
+    def roll(self, sides: int, where: np.ndarray) -> np.ndarray:
+        """A number from 0 to sides - 1 for each row (N,); only the rows `where` have rolled."""
+        self._state = np.where(where, self._state + np.uint64(0x9E3779B97F4A7C15), self._state)
+        mixed = (self._state ^ (self._state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(sides)).astype(np.int64)
 
 
 class MemoryGame(ABC):
@@ -14,6 +28,8 @@ class MemoryGame(ABC):
 
     name: str
     dtype = np.dtype(np.float32)
+    first = 0
+    """The number of the first copy in a larger set."""
 
     def __init__(self, n: int, observed: int, actions: int) -> None:
         self.n = n
@@ -23,8 +39,7 @@ class MemoryGame(ABC):
         self._sent: np.ndarray | None = None
 
     def reset(self, seed: int) -> Step:
-        check_seed(seed)
-        self._random = np.random.default_rng(seed)
+        self._dice = Dice(spread_seed(seed, self.n, self.first))
         self._scores = Scores(self.n)
         self._finished = []
         self._sent = None
@@ -78,7 +93,7 @@ class Recall(MemoryGame):
         self._last = length + 1
 
     def _start(self, where: np.ndarray) -> None:
-        self._symbol = np.where(where, self._random.integers(self.actions, size=self.n), self._symbol)
+        self._symbol = np.where(where, self._dice.roll(self.actions, where), self._symbol)
 
     def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         done = self._age == self._last
@@ -110,7 +125,7 @@ class TMaze(MemoryGame):
 
     def _start(self, where: np.ndarray) -> None:
         self._place = np.where(where, 0, self._place)
-        turns = np.where(self._random.integers(2, size=self.n) == 0, self.UP, self.DOWN)
+        turns = np.where(self._dice.roll(2, where) == 0, self.UP, self.DOWN)
         self._right_turn = np.where(where, turns, self._right_turn)
 
     def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -143,7 +158,7 @@ class Catch(MemoryGame):
         self._paddle = np.zeros(n, np.int64)
 
     def _start(self, where: np.ndarray) -> None:
-        self._ball = np.where(where, self._random.integers(self.COLUMNS, size=self.n), self._ball)
+        self._ball = np.where(where, self._dice.roll(self.COLUMNS, where), self._ball)
         self._paddle = np.where(where, self.COLUMNS // 2, self._paddle)
 
     def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -159,7 +174,13 @@ class Catch(MemoryGame):
         return board.reshape(self.n, -1)
 
 
-def make_memory_game(config: MemoryGameConfig, n: int) -> MemoryGame:
+def make_memory_game(config: MemoryGameConfig, n: int, first: int = 0) -> MemoryGame:
+    game = _make(config, n)
+    game.first = first
+    return game
+
+
+def _make(config: MemoryGameConfig, n: int) -> MemoryGame:
     if config.length < 1:
         raise InvalidInput(f"length={config.length}; use at least 1")
     if config.symbols < 2:

@@ -34,8 +34,7 @@ class Text:
         kept = (cache_folder() if cache is None else Path(cache)).expanduser()
         builds = words is None and not config.vocabulary
         wanted = [name for name in SPLITS if name in splits or (builds and name == "train")]
-        folder = _folder(config.source, kept, wanted)
-        files = find_files(folder, wanted)
+        files = _files(config, kept, wanted)
         if words is None:
             words = words_of(files["train"], kept) if builds else Words.load(Path(config.vocabulary).expanduser())
         self.words = words
@@ -50,6 +49,15 @@ class Text:
     def batches(self, name: str, streams: int, rank: int = 0, world: int = 1) -> Batches:
         """One pass over a split in `streams` streams, over all processes; this process gets its share of them."""
         return Batches(self.tokens(name), streams, self.config.segment, rank, world)
+
+
+def _files(config: TextConfig, cache: Path, splits: Sequence[str]) -> dict[str, Path]:
+    """The file of each split: that of training may be in another place than the others."""
+    files: dict[str, Path] = {}
+    for source, here in ((config.source, ["train"]), (config.held_out or config.source, ["valid", "test"])):
+        if wanted := [name for name in splits if name in here]:
+            files |= find_files(_folder(source, cache, wanted), wanted)
+    return files
 
 
 def _folder(source: str, cache: Path, splits: Sequence[str]) -> Path:

@@ -57,12 +57,12 @@ class Words(Vocabulary):
     def save(self, path: Path) -> None:
         """One word a line, for `load`; the file is there whole or not at all."""
         with whole_file(path) as file:
-            file.write(self._content())
+            file.write(self.content())
 
     @cached_property
     def digest(self) -> str:
         """The same for the same words in the same order, and only then."""
-        return hashlib.sha256(self._content()).hexdigest()
+        return hashlib.sha256(self.content()).hexdigest()
 
     def encode(self, symbols: Iterable[str]) -> list[int]:
         return list(map(self._ids.get, symbols, repeat(self.unk)))
@@ -71,7 +71,8 @@ class Words(Vocabulary):
         """Their ids as int32."""
         return np.fromiter(map(self._ids.get, words, repeat(self.unk)), np.int32, len(words))
 
-    def _content(self) -> bytes:
+    def content(self) -> bytes:
+        """Of the file that `save` writes."""
         return "".join(f"{word}\n" for word in self.symbols).encode()
 
 

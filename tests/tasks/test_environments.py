@@ -104,6 +104,22 @@ def test_every_whole_number_from_0_is_a_seed(environment):
         environment.reset(-1)
 
 
+@pytest.mark.parametrize("name", ["recall", "t-maze", "catch", "gym"])
+def test_a_set_of_environments_plays_the_same_however_it_is_split(name):
+    actions = np.random.default_rng(0).integers(2, size=(40, 5))
+
+    def observations(first, n):
+        part = make(CONFIGS[name], n, first=first)
+        seen = [part.reset(7).observation]
+        for row in actions[:, first : first + n]:
+            part.send(row)
+            seen.append(part.recv().observation)
+        part.close()
+        return np.stack(seen)
+
+    np.testing.assert_array_equal(observations(0, 5), np.concatenate([observations(0, 2), observations(2, 3)], axis=1))
+
+
 def test_neighbouring_seeds_share_no_environment():
     seeds = np.concatenate([spread_seed(seed, 64) for seed in range(10)])
     assert len(np.unique(seeds)) == 640
@@ -119,14 +135,16 @@ def test_make_refuses_what_is_no_environment():
         make(ListOpsConfig(), 1)
     with pytest.raises(InvalidInput, match="0 environments"):
         make(MemoryGameConfig(), 0)
+    with pytest.raises(InvalidInput, match="first=-1"):
+        make(MemoryGameConfig(), 1, first=-1)
     with pytest.raises(InvalidInput, match="threads=-1"):
         make(MemoryGameConfig(), 1, threads=-1)
 
 
 def test_scores_are_kept_apart_by_environment():
     scores = Scores(2, whole=False)
-    assert scores.add(np.array([1.0, 5.0]), np.array([False, True])) == [Episode(5.0, 1, False)]
-    assert scores.add(np.array([2.0, 7.0]), np.array([True, True])) == [Episode(3.0, 2, False), Episode(7.0, 1, False)]
+    assert scores.add(np.array([1.0, 5.0]), np.array([False, True])) == [Episode(5.0, 1, False, row=1)]
+    assert scores.add(np.array([2.0, 7.0]), np.array([True, True])) == [Episode(3.0, 2, False, row=0), Episode(7.0, 1, False, row=1)]
 
 
 def test_an_error_from_inside_names_the_environment():

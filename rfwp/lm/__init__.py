@@ -1,0 +1,1 @@
+"""Language models: trained, evaluated and read from, word by word."""

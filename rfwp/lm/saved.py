@@ -1,0 +1,61 @@
+"""A language model and its words, from the folder of a run or of a saved model."""
+
+import logging
+from pathlib import Path
+
+import torch
+
+from rfwp.config import SequenceConfig, from_dict
+from rfwp.errors import InvalidFile, RFWPError
+from rfwp.models import SequenceModel
+from rfwp.models.pretrained import locate
+from rfwp.tasks.words import Words
+from rfwp.train.checkpoint import BEST, CONFIG, EARLIER_BEST, STATE, load
+from rfwp.train.folder import LOCK
+from rfwp.train.model import load_weights
+
+WORDS = "words.txt"
+"""One word a line, in the folder of the model or of its run."""
+
+_log = logging.getLogger("rfwp")
+
+
+def load_language_model(path: str | Path, device: torch.device | str = "cpu") -> tuple[SequenceModel, Words]:
+    """A run's best checkpoint, or a saved model, in eval mode, and the vocabulary it was trained with."""
+    folder = locate(path)
+    # a copy of a run may lack its lock, a run that has just begun its checkpoint
+    is_run = any((folder / name).exists() for name in (LOCK, f"{BEST}/{STATE}", f"{EARLIER_BEST}/{STATE}"))
+    model = _best_of_run(folder) if is_run else SequenceModel.from_pretrained(folder)
+    words = Words.load(_words_file(folder))
+    check_vocabulary(model.config, words, folder)
+    return model.to(device).eval(), words
+
+
+def check_vocabulary(config: SequenceConfig, words: Words, where: object) -> None:
+    """The model reads and writes exactly these words."""
+    if (config.inputs, config.outputs) != (len(words), len(words)):
+        sizes = f"the model in {where} reads {config.inputs:,} and writes {config.outputs:,} words"
+        raise InvalidFile(f"{sizes}, but its {WORDS} has {len(words):,}; use the {WORDS} it was trained with")
+
+
+def _best_of_run(run: Path) -> SequenceModel:
+    best = load(run, (BEST, EARLIER_BEST), _log.warning)
+    if best is None:
+        raise InvalidFile(f"{run} has no {BEST} checkpoint yet: it appears after the first validation")
+    try:
+        config = from_dict(best.config.get("model"), "model")
+    except RFWPError as error:
+        raise InvalidFile(f"{run / BEST / CONFIG}: {error}") from error
+    if not isinstance(config, SequenceConfig):
+        raise InvalidFile(f"{run} holds a model that does not read words; give the run of a language model")
+    model = SequenceModel(config)
+    load_weights(model, best.model, run)
+    return model
+
+
+def _words_file(folder: Path) -> Path:
+    """Beside the weights, or in the run's folder when one of its checkpoints was given."""
+    for place in (folder, folder.resolve().parent):
+        if (place / WORDS).is_file():
+            return place / WORDS
+    raise InvalidFile(f"{folder} has no {WORDS}, so it is no language model; give the folder of a run on text")
