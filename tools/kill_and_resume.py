@@ -2,6 +2,7 @@
 
 python tools/kill_and_resume.py                              20 kills on the CPU
 python tools/kill_and_resume.py --device cuda --kills 5      the same on a GPU
+python tools/kill_and_resume.py --rl --kills 10              an agent: games start anew, so what is compared is what was counted
 """
 
 import argparse
@@ -14,6 +15,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import rfwp
+from rfwp.train.checkpoint import LAST, PREVIOUS, load
 
 SMALL = "model.embedding=64 task.train=256 task.valid=32 task.test=32 train.batch=16"
 CORES = {
@@ -59,6 +63,41 @@ def interesting(folder: Path) -> str:
     return ", ".join([f"no {name}" for name in missing] + [f"{name} unfinished" for name in unfinished]) or "in a step"
 
 
+def rl_command(device: str, steps: int, folder: Path) -> list[str]:
+    """A small agent that learns to catch; a checkpoint after every update."""
+    run = [sys.executable, "-m", "rfwp", "train", "rl", "--env", "catch", "--core", "lstm", "--out", str(folder)]
+    changes = "agent.features=32 agent.core.hidden=32 impala.batch=8 impala.environments=16 impala.unroll=10"
+    return [*run, "--device", device, "--steps", str(steps), "--save-minutes", "0", "--set", *changes.split()]
+
+
+def kill_agents(device: str, kills: int, chance: random.Random, steps: int = 40_000) -> None:
+    """After every kill a whole checkpoint is there that is no older than before; at the end all steps are counted once."""
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home) / "agent"
+        before = 0
+        for n in range(kills):
+            after = chance.uniform(0, 3.0)
+            if train(rl_command(device, steps, folder), after) is not None:
+                print(f"kill {n + 1}: too late, it had finished")
+                break
+            found = load(folder, (LAST, PREVIOUS), print)
+            learned = found.state["steps"] if found else 0
+            print(f"kill {n + 1} after {after:.1f} s: {learned:,} steps kept, {interesting(folder)}", flush=True)
+            if learned < before:
+                sys.exit(f"steps went back from {before} to {learned}")
+            before = learned
+        else:
+            train(rl_command(device, steps, folder))
+        result = json.loads((folder / "result.json").read_text())
+        records = [json.loads(line)["steps"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        if result["steps"] != steps or result["updates"] != steps // 80:
+            sys.exit(f"{result['steps']} steps in {result['updates']} updates, expected {steps} in {steps // 80}")
+        if records != sorted(set(records)) or records[-1] != steps:
+            sys.exit(f"records are not in order: {records}")
+        rfwp.load(str(folder / "last"))
+        print(f"{steps:,} steps counted once, return {result['metrics']['return']:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="code-execution-3/delta-rnn")
@@ -66,8 +105,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rl", action="store_true")
     options = parser.parse_args()
     chance = random.Random(options.seed)
+    if options.rl:
+        kill_agents(options.device, options.kills, chance)
+        return
     with tempfile.TemporaryDirectory() as home:
         whole, killed = Path(home) / "whole", Path(home) / "killed"
         arguments = options.preset, options.device, options.epochs

@@ -49,12 +49,15 @@ class OpsOptions(Common):
 
 @dataclass(frozen=True)
 class TrainOptions(Common):
-    """Time whole training steps: forward, backward and Adam, of models in the paper's shapes with a tiny vocabulary."""
+    """Time whole training steps: forward, backward and Adam, of models in the paper's shapes."""
 
     shape: tuple[str, ...] = ()
-    """Which shapes: code thin listops listops-10 lm; code if left away."""
+    """Which shapes: code thin listops listops-10 lm, with a tiny vocabulary; lm-vocabulary: Table 1's language models with the
+    267,735 words of WikiText-103; code if left away."""
     models: tuple[str, ...] = ()
-    """Which models: floor linear_transformer delta_net delta_rnn rdn delta_lstm transformer lstm; all if left away."""
+    """Which models: floor linear_transformer delta_net delta_rnn rdn delta_lstm transformer lstm; with a vocabulary
+    transformer linear_transformer delta_net delta_mlp delta_delta_net delta_rnn delta_lstm rdn delta_rnn_full_context
+    rdn_full_context; all if left away."""
     precision: tuple[Mode, ...] = ()
     """fp32, tf32, bf16; if left away tf32 and bf16 on a GPU, fp32 on the CPU."""
     compile: tuple[Literal["auto", "no", "blocks", "lengths", "model"], ...] = ("auto",)
@@ -68,6 +71,41 @@ class TrainOptions(Common):
     """First train a small model both ways and compare every loss with plain steps on the reference."""
     profile: bool = False
     """Show the kernels that take most of the time."""
+
+
+@dataclass(frozen=True)
+class RLOptions(Common):
+    """Time agents that learn an Atari game: environments, choosing actions and learning, each alone and all together."""
+
+    game: str = "pong"
+    agent: tuple[str, ...] = ("rdn", "lstm")
+    """Which agents: rows of the table atari, or any by its full name, such as atari-large/rdn."""
+    parts: tuple[Literal["environments", "actions", "learner", "all", "gymnasium"], ...] = ()
+    """What to time; gymnasium: its own vector environments in a plain loop. Everything if left away."""
+    stem: Literal["auto", "deep", "shallow"] = "auto"
+    """The paper's deep stem, or a shallow one; auto: deep on a GPU, shallow on the CPU."""
+    precision: tuple[Mode, ...] = ()
+    """fp32, tf32, bf16; if left away tf32 on a GPU, fp32 on the CPU. Several are timed one after another."""
+    envs: int = 0
+    """Environments; 0: 96 on a GPU, 16 on the CPU."""
+    groups: int = 2
+    """Groups of environments."""
+    batch: int = 0
+    """Unrolls an update; 0: the paper's 32 on a GPU, 8 on the CPU."""
+    unroll: int = 0
+    """Steps of an unroll; 0: the paper's 50 on a GPU, 20 on the CPU."""
+    emulators: int = 0
+    """Threads of each group; 0: all cores but one in eight."""
+    channels_last: Literal["auto", "yes", "no"] = "auto"
+    """The order of images in the vision stem; auto: channels last on a GPU."""
+    compile_stem: bool = False
+    """torch.compile for the vision stem, in the whole of it."""
+    graph: Literal["auto", "no"] = "auto"
+    """Replay actions and updates as CUDA graphs; auto: on a GPU."""
+    seconds: float = 10.0
+    """How long to time each part."""
+    check: bool = True
+    """First compare recorded actions and updates with plain ones."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,10 @@ class Row:
     """Time relative to the same model with the op replaced by an elementwise product."""
     error: float | None = None
     """Worst relative error against the float64 reference."""
+    busy: float | None = None
+    """Share of the time in which the threads of environments worked."""
+    lag: float | None = None
+    """Updates between the weights that acted and those that learned, in the mean."""
     note: str = ""
 
 

@@ -4,16 +4,19 @@ from collections.abc import Callable
 from typing import Any
 
 from rfwp.bench.ops import bench_ops
-from rfwp.bench.options import OpsOptions, PlotOptions, TrainOptions
+from rfwp.bench.options import OpsOptions, PlotOptions, RLOptions, TrainOptions
 from rfwp.bench.records import Outcome, Row, read
+from rfwp.bench.rl import bench_rl
 from rfwp.bench.train import bench_train
 from rfwp.errors import InvalidInput
 from rfwp.report.plots import plot_scaling
 
 
-def run_benchmark(options: OpsOptions | TrainOptions | PlotOptions, say: Callable[[str], None]) -> Outcome:
+def run_benchmark(options: OpsOptions | TrainOptions | RLOptions | PlotOptions, say: Callable[[str], None]) -> Outcome:
     if isinstance(options, OpsOptions):
         return bench_ops(options, say)
+    if isinstance(options, RLOptions):
+        return bench_rl(options, say)
     return bench_train(options, say) if isinstance(options, TrainOptions) else draw(options)
 
 

@@ -38,6 +38,10 @@ class ModelShape:
     heads: int
     ff: int
     dropout: float = 0.1
+    vocabulary: int = 0
+    """Words of a language model; 0: one of the algorithmic tasks, with a tiny vocabulary."""
+    cutoffs: tuple[int, ...] = ()
+    """Cluster boundaries of its adaptive softmax."""
 
     @property
     def tokens(self) -> int:
@@ -45,7 +49,8 @@ class ModelShape:
 
     @property
     def sizes(self) -> dict[str, int]:
-        return {name: size for name, size in asdict(self).items() if name != "dropout"}
+        sizes = {name: size for name, size in asdict(self).items() if name not in ("dropout", "cutoffs")}
+        return sizes if self.vocabulary else {name: size for name, size in sizes.items() if name != "vocabulary"}
 
 
 OP_SHAPES = {
@@ -65,6 +70,10 @@ MODEL_SHAPES = {
     "listops": ModelShape(64, 190, layers=4, width=256, heads=16, ff=1024),
     "listops-10": ModelShape(64, 98, layers=4, width=256, heads=16, ff=1024),
     "lm": ModelShape(96, 256, layers=16, width=128, heads=8, ff=2048),
+    "lm-vocabulary": ModelShape(
+        96, 256, layers=16, width=128, heads=8, ff=2048, vocabulary=267_735, cutoffs=(20_000, 40_000, 200_000)
+    ),
+    "lm-quick": ModelShape(2, 33, layers=2, width=32, heads=2, ff=64, vocabulary=300, cutoffs=(50, 100)),
     "quick": ModelShape(2, 33, layers=2, width=32, heads=2, ff=64),
 }
 RANGES = {

@@ -3,11 +3,13 @@
 import gc
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
+from rfwp.bench.language import LANGUAGE_MODELS, language_batches, language_step
 from rfwp.bench.models import MODELS, batches, build_model, loss_of
 from rfwp.bench.options import Mode, TrainOptions
 from rfwp.bench.records import Outcome, Row, append, one_line
@@ -45,6 +47,8 @@ class Setting:
         return compiled + (" + graph" if self.graph else "")
 
     def step(self, shape: ModelShape, device: torch.device, backend: str, lr: float = 3e-4) -> TrainStep:
+        if shape.vocabulary:
+            return language_step(self.model, shape, device, backend, lr, self.precision, self.region, self.graph)
         model = build_model(self.model, shape, device, backend)
         optimiser = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
         return TrainStep(model, optimiser, loss_of, precision=self.precision, compile=self.region, cuda_graph=self.graph)
@@ -54,22 +58,24 @@ def bench_train(options: TrainOptions, say: Callable[[str], None] = log.info) ->
     """Check if asked, then time, shape by shape; the rows are also added to the JSON lines."""
     device = find_device(options.device)
     set_threads(options)
-    settings = choose(options, device)
     shapes = {name: model_shape(name) for name in options.shape or (("quick",) if options.quick else ("code",))}
     outcome, where = Outcome([], [], [], []), environment(device, options.commit)
+    chosen = {name: choose(options, device, LANGUAGE_MODELS if shape.vocabulary else MODELS) for name, shape in shapes.items()}
     for name, shape in shapes.items():
-        done = len(outcome.rows)
+        done, settings = len(outcome.rows), chosen[name]
         failed = _check_all(settings, shape, device, options, outcome.failures, say) if options.check else {}
-        _bench_shape(settings, failed, name, shape, device, options, outcome, say)
+        # large models do not find room together
+        for together in [[setting] for setting in settings] if shape.vocabulary else [settings]:
+            _bench_shape(together, failed, name, shape, device, options, outcome, say)
         outcome.files[:] = [append(outcome.rows[done:], where, options.out)]
     return outcome
 
 
-def choose(options: TrainOptions, device: torch.device) -> list[Setting]:
+def choose(options: TrainOptions, device: torch.device, known: Mapping[str, Any] = MODELS) -> list[Setting]:
     """Every model in every precision in every way to run it."""
     for name in options.models:
-        if name not in MODELS:
-            raise unknown("model", name, MODELS)
+        if name not in known:
+            raise unknown("model", name, known)
     gpu = device.type == "cuda"
     precisions: tuple[Mode, ...] = options.precision or (("tf32", "bf16") if gpu else ("fp32",))
     regions: list[Region] = [("blocks" if gpu else "no") if c == "auto" else c for c in options.compile]
@@ -80,9 +86,9 @@ def choose(options: TrainOptions, device: torch.device) -> list[Setting]:
         raise InvalidInput("--compile and --graph need at least one value each; leave them away for the best ones")
     found = []
     for precision, region, graph in itertools.product(precisions, regions, graphs):
-        for model in options.models or MODELS:
+        for model in options.models or known:
             # the compiler would write an LSTM out step by step; cuDNN's is one call
-            fused = isinstance(MODELS[model], LSTMConfig)
+            fused = isinstance(known[model], LSTMConfig)
             found.append(Setting(model, precision, "no" if fused else region, graph))
     return list(dict.fromkeys(found))
 
@@ -98,7 +104,7 @@ def _bench_shape(
     say: Callable[[str], None],
 ) -> None:
     """All settings of one shape in turns."""
-    data = batches(shape, device)
+    data = language_batches(shape, device) if shape.vocabulary else batches(shape, device)
     runs: dict[Setting, Run] = {}
     rows: dict[Setting, Row] = {}
     for setting in settings:
@@ -189,11 +195,12 @@ def loss_error(setting: Setting, shape: ModelShape, device: torch.device, backen
     """
     small = replace(shape, B=4, T=24, layers=2, dropout=0.0)
     longer = replace(small, T=40)
-    data = [batch for pair in zip(batches(small, device), batches(longer, device), strict=True) for batch in pair]
+    draw = language_batches if shape.vocabulary else batches
+    data = [batch for pair in zip(draw(small, device), draw(longer, device), strict=True) for batch in pair]
     plain = replace(setting, precision="fp32", region="no", graph=False)
     losses = []
     for way, ops_backend in ((setting, backend), (plain, "reference")):
-        step = way.step(small, device, ops_backend, lr=1e-3)
+        step = way.step(longer, device, ops_backend, lr=1e-3)
         found = []
         for n, batch in zip(range(CHECK_STEPS), itertools.cycle(data), strict=False):
             if n == CHECK_STEPS - 4:
@@ -206,11 +213,11 @@ def loss_error(setting: Setting, shape: ModelShape, device: torch.device, backen
 
 def dropout_is_random(setting: Setting, shape: ModelShape, device: torch.device, backend: str) -> bool:
     """With a learning rate of 0 only dropout can make the losses of one batch differ."""
-    if isinstance(MODELS[setting.model], LSTMConfig):
+    if isinstance(MODELS.get(setting.model), LSTMConfig):
         return True
     small = replace(shape, B=4, T=24, layers=2, dropout=0.5)
     step = setting.step(small, device, backend, lr=0.0)
-    batch = batches(small, device)[0]
+    batch = (language_batches if shape.vocabulary else batches)(small, device)[0]
     losses = [step(*batch).item() for _ in range(WARM_UP + 5)]
     return len(set(losses)) == len(losses)
 

@@ -17,6 +17,9 @@ class LSTM(nn.RNNBase, Stepwise):
     at least. It is no nn.LSTM, since torch.compile refuses to touch one.
     """
 
+    recordable = False
+    """Never look at where resets are, so that a CUDA graph can hold it: steps written out in place of the fused LSTM."""
+
     def __init__(
         self,
         inputs: int,
@@ -42,7 +45,7 @@ class LSTM(nn.RNNBase, Stepwise):
             check_state("LSTM", state, {"h": shape, "c": shape}, x)
         h, c = state["h"].to(x.dtype), state["c"].to(x.dtype)
         # the fused LSTM knows no resets, and where to cut the sequence for it depends on the data, which a graph cannot
-        run = self._run_steps if torch.compiler.is_compiling() else self._run_stretches
+        run = self._run_steps if self.recordable or torch.compiler.is_compiling() else self._run_stretches
         y, h, c = run(x, h, c, reset)
         return y, {"h": h.to(kept), "c": c.to(kept)}
 

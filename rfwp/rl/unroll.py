@@ -10,10 +10,11 @@ from torch import Tensor
 from rfwp.errors import InvalidInput
 from rfwp.layers.state import map_state
 from rfwp.models import Agent
+from rfwp.rl.inference import Inference, tensors_of
 from rfwp.tasks.environments import Episode, Step, VectorEnvironment
 
 
-@dataclass
+@dataclass(eq=False)
 class Unroll:
     """T actions of N environments and the T+1 observations around them.
 
@@ -29,6 +30,8 @@ class Unroll:
     """The core's state before observation 0."""
     episodes: list[Episode] = field(default_factory=list)
     """Those that ended meanwhile."""
+    versions: list[int] = field(default_factory=list)
+    """Of each step: the update that the acting weights came from."""
 
     @property
     def steps(self) -> int:
@@ -37,12 +40,25 @@ class Unroll:
 
     def keep_state(self, state: Any) -> None:
         """A copy, in the place of the old one where the shapes allow it: memory that a learner reads does not move."""
-        old, new = _tensors(self.state), _tensors(state)
+        old, new = tensors_of(self.state), tensors_of(state)
         if [t.shape for t in old] == [t.shape for t in new]:
             for place, tensor in zip(old, new, strict=True):
                 place.copy_(tensor)
         else:
             self.state = map_state(torch.clone, state)
+
+    def tensors(self) -> list[Tensor]:
+        """All of them, the state's included, in order."""
+        return [self.observation, self.reward, self.done, self.action, self.logits, *tensors_of(self.state)]
+
+    def empty(self, rows: int) -> "Unroll":
+        """Room for so many environments."""
+
+        def room(like: Tensor) -> Tensor:
+            return like.new_zeros(rows, *like.shape[1:])
+
+        parts = room(self.observation), room(self.reward), room(self.done), room(self.action), room(self.logits)
+        return Unroll(*parts, state=map_state(room, self.state))
 
 
 class Actor:
@@ -51,21 +67,35 @@ class Actor:
     >>> actor = Actor(agent, environment, steps=50, seed=1)
     >>> unroll = actor.collect()        # stays as it is until the call of `collect` after the next
 
-    The agent is used as it is at each step: whoever changes its weights does so between two unrolls. The core's state goes on
+    The agent is used as it is at each step; whoever changes its weights sets `version`. The core's state goes on
     from unroll to unroll and is reset where an episode ended. `act` and `observe` are the two halves of a step, for
     whoever has something to do while the environments work. Actions are sampled, or with `greedy` the most probable.
+    The first `skip` steps are in no unroll. With `record`, on a GPU, choosing actions is one CUDA graph.
+    `first` and `total`: these environments are numbers first, first + 1, ... of a larger set, see `Inference`.
     """
 
-    def __init__(self, agent: Agent, environment: VectorEnvironment, steps: int, *, seed: int = 0, greedy: bool = False):
+    def __init__(
+        self,
+        agent: Agent,
+        environment: VectorEnvironment,
+        steps: int,
+        *,
+        seed: int = 0,
+        greedy: bool = False,
+        skip: int = 0,
+        first: int = 0,
+        total: int | None = None,
+        autocast: bool = False,
+        record: bool = False,
+    ):
         if steps < 1:
             raise InvalidInput(f"Actor: steps={steps}; an unroll has at least 1")
         if environment.actions != agent.config.actions:
             raise InvalidInput(
                 f"Actor: the environment has {environment.actions} actions but the agent {agent.config.actions}; make them equal"
             )
-        self.agent, self.environment, self.steps, self.greedy = agent, environment, steps, greedy
+        self.agent, self.environment, self.steps, self.version = agent, environment, steps, 0
         self.device = agent.value.weight.device
-        self.generator = torch.Generator(self.device).manual_seed(seed)
         N, pinned = environment.n, self.device.type == "cuda"
         dtype = torch.from_numpy(np.empty(0, environment.dtype)).dtype
         # one is enough: reading the actions waits for everything before, so also for the copy from here
@@ -74,10 +104,14 @@ class Actor:
             torch.empty(N, pin_memory=pinned),
             torch.empty(N, dtype=torch.bool, pin_memory=pinned),
         )
-        self._now = self._received(environment.reset(seed))
-        self.state = self._zero_state()
+        self._chosen = torch.empty(N, dtype=torch.int64, pin_memory=pinned)
+        self._now = tuple(torch.empty_like(t, device=self.device) for t in self._staging) if pinned else self._staging
+        self._receive(environment.reset(seed))
+        self.inference = Inference(
+            agent, *self._now, seed=seed, greedy=greedy, first=first, total=total, autocast=autocast, record=record
+        )
         self._unrolls = self._allocate(), self._allocate()
-        self.t = 0
+        self.t = -skip
 
     def collect(self) -> Unroll:
         """The next unroll; there are two in turn, so the one before it can still be in use."""
@@ -87,25 +121,34 @@ class Actor:
             if unroll is not None:
                 return unroll
 
-    @torch.no_grad()
+    @property
+    def next(self) -> Unroll:
+        """The one that is being filled, or will be."""
+        return self._unrolls[0]
+
     def act(self) -> None:
         """Choose actions for the observation at hand and send them to the environments."""
-        unroll = self._unrolls[0]
+        unroll = self.next
         if self.t == 0:
-            unroll.keep_state(self.state)
+            unroll.keep_state(self.inference.state)
+            unroll.versions = []
             self._write(0)
-        observation, reward, done = self._now
-        output, self.state = self.agent.step(observation, reward, self.state, done)
-        action = self._choose(output.logits)
-        unroll.action[:, self.t] = action
-        unroll.logits[:, self.t] = output.logits
-        self.environment.send(action.cpu().numpy())
+        self.inference()
+        if self.t >= 0:
+            unroll.action[:, self.t] = self.inference.action
+            unroll.logits[:, self.t] = self.inference.logits
+            unroll.versions.append(self.version)
+        self._chosen.copy_(self.inference.action, non_blocking=True)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        self.environment.send(self._chosen.numpy())
 
     def observe(self) -> Unroll | None:
         """Take what the actions brought; the unroll, if this was its last step."""
-        self._now = self._received(self.environment.recv())
+        self._receive(self.environment.recv())
         self.t += 1
-        self._write(self.t)
+        if self.t > 0:
+            self._write(self.t)
         if self.t < self.steps:
             return None
         unroll, other = self._unrolls
@@ -114,41 +157,21 @@ class Actor:
         self._unrolls, self.t = (other, unroll), 0
         return unroll
 
-    def _choose(self, logits: Tensor) -> Tensor:
-        if not self.greedy:
-            # the largest of logits with Gumbel noise is a sample of their softmax
-            noise = torch.empty_like(logits, dtype=torch.float32).exponential_(generator=self.generator)
-            logits = logits - noise.log()
-        return logits.argmax(-1)
-
-    def _received(self, step: Step) -> tuple[Tensor, ...]:
-        """Observation, reward and done, on the agent's device."""
+    def _receive(self, step: Step) -> None:
+        """Observation, reward and done, to the agent's device."""
         for place, array in zip(self._staging, (step.observation, step.reward, step.done), strict=True):
             place.numpy()[...] = array
-        return tuple(place.to(self.device, non_blocking=True) for place in self._staging)
+        if self._now is not self._staging:
+            for there, place in zip(self._now, self._staging, strict=True):
+                there.copy_(place, non_blocking=True)
 
     def _write(self, t: int) -> None:
-        unroll = self._unrolls[0]
-        for place, tensor in zip((unroll.observation, unroll.reward, unroll.done), self._now, strict=True):
+        for place, tensor in zip((self.next.observation, self.next.reward, self.next.done), self._now, strict=True):
             place[:, t] = tensor
-
-    @torch.no_grad()
-    def _zero_state(self) -> Any:
-        """What a call without a state starts from, as tensors."""
-        observation, reward, _ = self._now
-        _, state = self.agent.step(observation, reward)
-        return map_state(torch.zeros_like, state)
 
     def _allocate(self) -> Unroll:
         N, T, actions = self.environment.n, self.steps, self.agent.config.actions
         observation, reward, done = (t.new_empty(N, T + 1, *t.shape[1:]) for t in self._now)
         action = torch.empty(N, T, dtype=torch.int64, device=self.device)
         logits = torch.empty(N, T, actions, dtype=self.agent.value.weight.dtype, device=self.device)
-        return Unroll(observation, reward, done, action, logits, map_state(torch.clone, self.state))
-
-
-def _tensors(state: Any) -> list[Tensor]:
-    """The tensors of a state, in order."""
-    found: list[Tensor] = []
-    map_state(lambda tensor: found.append(tensor) or tensor, state)  # type: ignore[func-returns-value]
-    return found
+        return Unroll(observation, reward, done, action, logits, map_state(torch.clone, self.inference.state))

@@ -1,14 +1,18 @@
 """`rfwp bench train` on the CPU: models of the paper's shapes, the floor under them, and the check before timing."""
 
+import dataclasses
+
 import pytest
 import torch
 
+from rfwp.bench.language import LANGUAGE_MODELS, language_batches, language_config
 from rfwp.bench.models import MODELS, Product, build_model
 from rfwp.bench.options import TrainOptions
 from rfwp.bench.shapes import MODEL_SHAPES, model_shape
 from rfwp.bench.train import Setting, bench_train, choose, dropout_is_random, loss_error
 from rfwp.errors import InvalidInput, UnknownName
 from rfwp.layers import FWP
+from rfwp.presets import model_config
 from rfwp.train import TrainStep
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -134,3 +138,40 @@ def test_an_unknown_model_is_named():
     with pytest.raises(UnknownName, match="unknown model 'gru'"):
         build_model("gru", QUICK, CPU)
     assert model_shape("lm").sizes == {"B": 96, "T": 256, "layers": 16, "width": 128, "heads": 8, "ff": 2048}
+
+
+# --- With the vocabulary of a language model ---
+
+
+def test_language_models_are_table_1s_with_the_whole_vocabulary():
+    shape = MODEL_SHAPES["lm-vocabulary"]
+    for name, preset in LANGUAGE_MODELS.items():
+        assert language_config(name, shape) == model_config(preset)
+    assert len(LANGUAGE_MODELS) == 10
+    assert shape.sizes["vocabulary"] == 267_735
+
+
+def test_a_quick_language_run_times_all_rows_also_with_carried_state(tmp_path):
+    outcome = bench_train(quick(tmp_path, shape=("lm-quick",)))
+    assert outcome.failures == []
+    assert [row.what for row in outcome.rows] == [f"train step {name}" for name in LANGUAGE_MODELS]
+    assert all(row.tokens_per_s == pytest.approx(66 / row.ms.median * 1e3) for row in outcome.rows)
+
+
+def test_language_steps_pass_the_check(tmp_path):
+    outcome = bench_train(quick(tmp_path, shape=("lm-quick",), models=("delta_net", "rdn_full_context"), check=True))
+    assert outcome.failures == []
+    assert all(row.ms for row in outcome.rows)
+
+
+def test_random_words_are_as_rare_as_those_of_a_text():
+    shape = dataclasses.replace(MODEL_SHAPES["lm-vocabulary"], B=16)
+    words = torch.stack([targets for _, targets in language_batches(shape, CPU)])
+    assert 0.05 < (words >= 20_000).double().mean() < 0.10
+    tokens, targets = language_batches(shape, CPU)[0]
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+
+
+def test_a_model_of_another_kind_of_shape_is_named(tmp_path):
+    with pytest.raises(UnknownName, match="unknown model 'floor'"):
+        bench_train(quick(tmp_path, shape=("lm-quick",), models=("floor",)))

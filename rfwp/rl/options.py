@@ -1,0 +1,24 @@
+"""What `rfwp train` can be told about an agent's run, beside what all runs have. The text under a field is its help."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class RLOptions:
+    """Agents: rfwp train atari/rdn --game pong, rfwp train rl --env CartPole-v1."""
+
+    game: str = ""
+    """An Atari game for the agent to learn, for example pong or "Ms. Pacman"."""
+    env: str = ""
+    """Another environment: recall, t-maze, catch, or any of gymnasium with box observations and discrete actions."""
+    core: str = ""
+    """With `rl` in place of a preset: the core of the agent, a row of the table atari. If left away rdn."""
+    seconds: float | None = None
+    """Stop after so many seconds, saved; the same command goes on. The learning rate follows the steps, not the time."""
+    threads: int = 0
+    """Threads of each group of Atari games; 0: all cores but one in eight."""
+    channels_last: Literal["auto", "yes", "no"] = "auto"
+    """The order of images in the vision stem; auto: channels last on a GPU."""
+    compile_stem: bool = False
+    """torch.compile for the vision stem: a slower start, then perhaps faster."""

@@ -1,0 +1,58 @@
+"""`rfwp bench rl`, as quickly as it goes: that it runs and keeps what it found, not how fast anything is."""
+
+import pytest
+import torch
+
+from rfwp.bench.options import RLOptions
+from rfwp.bench.records import read
+from rfwp.bench.rl import bench_rl, choose
+from rfwp.bench.rl_check import check
+from rfwp.bench.run import run_benchmark
+from rfwp.errors import InvalidInput, UnknownName
+from rfwp.models import Agent
+
+QUICK = {"quick": True, "device": "cpu", "agent": ("lstm",), "check": False}
+
+
+def test_every_part_gives_a_row_of_agent_steps_a_second(tmp_path):
+    said = []
+    outcome = run_benchmark(RLOptions(**QUICK, out=tmp_path), said.append)
+    names = ["environments", "actions lstm", "learner lstm", "end to end lstm", "plain gymnasium loop lstm"]
+    assert [row.what for row in outcome.rows] == [f"rl {name}" for name in names]
+    assert all(row.tokens_per_s > 0 for row in outcome.rows)
+    together = outcome.rows[3]
+    assert 0 <= together.lag <= 4
+    assert together.busy >= 0
+    assert read(outcome.files[0]) == outcome.rows
+    assert len(said) == 5
+
+
+def test_an_agent_that_fails_its_check_is_not_timed(tmp_path, monkeypatch):
+    step = Agent.step
+
+    def wrong(self, *arguments):
+        output, state = step(self, *arguments)
+        return output._replace(logits=output.logits + 1), state
+
+    options = RLOptions(**QUICK | {"check": True}, out=tmp_path, parts=("actions",))
+    (setting,) = choose(options, torch.device("cpu"))
+    assert check(setting.config, setting.trainer) == ""
+    monkeypatch.setattr(Agent, "step", wrong)
+    outcome = bench_rl(options, lambda line: None)
+    assert not outcome.rows
+    assert outcome.failures == ["lstm fp32: the learner's logits differ from the actors' by 1.0e+00 > 1e-03"]
+
+
+def test_defaults_are_the_papers_on_a_gpu_and_small_on_the_cpu():
+    gpu, cpu = (choose(RLOptions(agent=("rdn",)), torch.device(name))[0].config for name in ("cuda", "cpu"))
+    assert (gpu.impala.batch, gpu.impala.unroll, gpu.impala.precision, gpu.agent.stem) == (32, 50, "tf32", "deep")
+    assert (cpu.impala.batch, cpu.impala.unroll, cpu.impala.precision, cpu.agent.stem) == (8, 20, "fp32", "shallow")
+
+
+def test_unknown_agents_and_games_are_one_line():
+    with pytest.raises(UnknownName, match="did you mean 'atari/rdn'"):
+        choose(RLOptions(agent=("rnd",)), torch.device("cpu"))
+    with pytest.raises(UnknownName, match="did you mean 'pong'"):
+        choose(RLOptions(game="pog"), torch.device("cpu"))
+    with pytest.raises(InvalidInput, match="--agent needs at least one"):
+        choose(RLOptions(agent=()), torch.device("cpu"))

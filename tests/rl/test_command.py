@@ -1,0 +1,118 @@
+"""`rfwp train` for agents, as a user sees it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rfwp.cli import main
+from rfwp.config import AgentConfig, GymConfig, MemoryGameConfig, RLRunConfig
+from rfwp.rl.command import fit
+from rfwp.rl.result import RLFolder
+
+SMALL = ["agent.features=8", "agent.core.width=8", "agent.core.heads=2", "agent.core.ff=8", "agent.core.layers=1"]
+SMALL += ["impala.unroll=5", "impala.batch=4", "impala.environments=8"]
+
+
+def run(capsys, *arguments):
+    try:
+        main(["train", *arguments])
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code or 0
+    out = capsys.readouterr()
+    return code, out.out, " ".join(out.err.split())
+
+
+def small(folder, *more, env="recall"):
+    return ("rl", "--env", env, "--steps", "100", "--device", "cpu", "--out", str(folder), *more, "--set", *SMALL)
+
+
+def test_an_agent_trains_in_any_environment_and_its_folder_tells_everything(capsys, tmp_path):
+    code, out, _ = run(capsys, *small(tmp_path))
+    assert code == 0
+    assert "rl/rdn plays recall, seed 1" in out
+    assert "agent steps" in out
+    result = RLFolder(tmp_path).result()
+    assert result.steps == 100
+    assert isinstance(result.config.environment, MemoryGameConfig)
+    assert (result.config.agent.actions, result.config.agent.vector) == (4, 5)
+    code, _, error = run(capsys, *small(tmp_path))
+    assert code == 2
+    assert error == f"rfwp: {tmp_path} holds this run already, finished; use another --out to train it again"
+
+
+def test_a_run_stopped_by_the_clock_goes_on_with_the_same_command_or_resume(capsys, tmp_path):
+    assert run(capsys, *small(tmp_path, "--seconds", "1e-9"))[0] == 0
+    assert not RLFolder(tmp_path).finished
+    assert run(capsys, *small(tmp_path, "--seconds", "1e-9"))[0] == 0
+    code, out, _ = run(capsys, "--resume", str(tmp_path), "--device", "cpu")
+    assert code == 0
+    assert "resumed after 40 steps; the environments start anew" in out
+    assert RLFolder(tmp_path).result().steps == 100
+    assert run(capsys, "--resume", str(tmp_path))[2].startswith(f"rfwp: {tmp_path} is finished")
+
+
+def test_several_seeds_are_several_runs(capsys, tmp_path):
+    assert run(capsys, *small(tmp_path, "--seeds", "3", "4"))[0] == 0
+    results = [RLFolder(tmp_path / f"seed-{seed}").result() for seed in (3, 4)]
+    assert [result.config.impala.seed for result in results] == [3, 4]
+    assert results[0].curve != results[1].curve
+
+
+def test_sizes_are_the_environments_unless_given():
+    base = RLRunConfig(AgentConfig(), GymConfig("CartPole-v1"))
+    fitted = fit(base)
+    assert (fitted.agent.actions, fitted.agent.vector) == (2, 4)
+    assert fit(base, keep={"agent.actions"}).agent.actions == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("atari/rdn", "--game", "pongg"), "unknown Atari game 'pongg'; did you mean 'pong'?"),
+        (("atari/rdn",), "an agent needs --game (Atari, such as pong) or --env (such as CartPole-v1 or recall); none is there"),
+        (("rl", "--game", "pong", "--env", "catch"), "an agent needs --game"),
+        (("rl", "--env", "CartPol-v1"), "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
+        (("rl", "--env", "Pendulum-v1"), "environment 'Pendulum-v1' has actions Box(-2.0, 2.0, (1,), float32); only discrete"),
+        (("rl", "--env", "ALE/Pong-v5"), "--env ALE/Pong-v5 is an Atari game; use --game Pong"),
+        (("rl", "--env", "catch", "--core", "rnd"), "unknown preset 'atari/rnd'; did you mean 'atari/rdn'?"),
+        (("atari/rdn", "--env", "catch", "--core", "lstm"), "--core lstm goes with rl"),
+        (("rl", "--env", "catch", "--epochs", "3"), "--epochs is not for agents; leave it away"),
+        (("rl", "--env", "catch", "--seeds", "1", "1"), "--seeds 1 1: a seed is there twice"),
+        (("rl", "--env", "catch", "--set", "impala.mode=fre"), "unknown value for mode 'fre'; did you mean 'free'?"),
+        (("rl", "--env", "catch", "--set", "impala.environments=500"), "500 environments with 32 unrolls an update have a lag"),
+        (("listops-10/rdn", "--game", "pong"), "--game, --env and the like are for agents"),
+    ],
+)
+def test_bad_arguments_are_one_line(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = run(capsys, *arguments)
+    assert code == 2
+    assert error.startswith(f"rfwp: {message}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_resume_keeps_to_the_runs_config_and_folder(capsys, tmp_path):
+    run(capsys, *small(tmp_path, "--seconds", "1e-9"))
+    assert "holds a run of another config: impala.lr" in run(capsys, "--resume", str(tmp_path), "--set", "impala.lr=1")[2]
+    assert "leave --out away" in run(capsys, "--resume", str(tmp_path), "--out", "elsewhere")[2]
+    assert "--resume takes one run" in run(capsys, "--resume", str(tmp_path), "--seeds", "1", "2")[2]
+
+
+def test_ctrl_c_saves_and_leaves_with_130(tmp_path):
+    arguments = [argument if argument != "100" else "100000000" for argument in small(tmp_path)]
+    command = [sys.executable, "-m", "rfwp", "train", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+    assert process.returncode == 130
+    assert f"saved; go on with: rfwp train --resume {tmp_path}" in out
+    assert json.loads((tmp_path / "last" / "state.json").read_text())["steps"] > 0
