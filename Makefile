@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test setup lint types tests clean
+.PHONY: demo test setup lint types tests clean browser-tests screenshots
 
 demo: setup
 	$(BIN)/python examples/associative_recall.py
 
-test: setup lint types tests
+test: setup lint types tests browser-tests
 
 setup: $(VENV)/ready
 
@@ -27,6 +27,18 @@ types: setup
 
 tests: setup
 	$(BIN)/pytest --numprocesses 2 --cov --cov-report=term:skip-covered --cov-fail-under=90
+
+# A browser is a package of the system: CI tries to install one; without one these tests are left out, and that is said.
+# What fails gets a second chance, since a browser on a busy machine may be slow to start.
+browser-tests: setup
+	@if $(BIN)/python -m tests.play.browser $(if $(CI),--install); \
+	then $(BIN)/pytest -m browser tests/play || $(BIN)/pytest -m browser tests/play --last-failed; \
+	else echo "browser tests were left out"; fi
+
+# pictures of the local web page, of the models in RFWP_PLAY_MODELS if that is set
+screenshots: setup
+	mkdir -p docs/images
+	RFWP_SCREENSHOTS=docs/images $(BIN)/pytest -m browser tests/play -k screenshots
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage

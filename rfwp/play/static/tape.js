@@ -1,0 +1,156 @@
+// The tokens of the text with what each model says below them and what is right; a list also gets its nesting drawn.
+
+const SILENT = new Set(["_", ""]);
+const show = (answer) => (SILENT.has(answer) ? "·" : answer);
+
+function line(kind, text, title) {
+  const span = document.createElement("span");
+  span.className = kind;
+  span.textContent = text;
+  if (title) span.title = title;
+  return span;
+}
+
+// one row of a chip: what a model says, beside what is right and, after a change, what it said before
+function answerLine(trace, before, t) {
+  const [said, right] = [trace.predictions[t], trace.truth[t]];
+  const counts = !(trace.kind === "listops" && right === "");
+  const wrong = counts && said !== right;
+  const kind = !counts ? "quiet" : wrong ? "wrong" : SILENT.has(said) ? "quiet" : "right";
+  const text = !counts ? "·" : wrong ? `✗${show(said)}` : show(said);
+  const span = line(`answer ${kind}`, text, `${trace.model}: ${Math.round(100 * trace.confidence[t])} % sure`);
+  if (before && counts && before.predictions[t] !== said) {
+    span.classList.add("changed");
+    span.title += `, before the change: ${show(before.predictions[t])}`;
+  }
+  return span;
+}
+
+function speak(panes, t) {
+  const first = panes[0].trace;
+  const parts = [`step ${t + 1}`, `token ${first.tokens[t]}`];
+  for (const { trace } of panes) if (!SILENT.has(trace.truth[t]) || trace.predictions[t] !== trace.truth[t]) parts.push(`${trace.model} says ${trace.predictions[t]}`);
+  if (!SILENT.has(first.truth[t])) parts.push(`right is ${first.truth[t]}`);
+  return parts.join(", ");
+}
+
+export class Tape {
+  constructor(element, onSeek, onEdit) {
+    this.element = element;
+    this.chips = [];
+    this.sources = [];
+    this.current = 0;
+    element.addEventListener("click", (event) => {
+      const chip = event.target.closest(".chip");
+      if (chip) onSeek(this.chips.indexOf(chip));
+    });
+    element.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      onEdit();
+    });
+  }
+
+  // panes: [{trace, before}], edits: the changed steps
+  fill(panes, edits) {
+    const trace = panes[0].trace;
+    const lists = trace.kind === "listops";
+    this.element.classList.toggle("lists", lists);
+    this.chips = trace.tokens.map((token, t) => {
+      const chip = document.createElement("button");
+      chip.type = "button";
+      chip.className = "chip";
+      chip.tabIndex = -1;
+      chip.setAttribute("aria-label", speak(panes, t));
+      chip.append(line("token", token));
+      for (const pane of panes) chip.append(answerLine(pane.trace, pane.before, t));
+      chip.append(line("truth-line", show(trace.truth[t])));
+      if (edits.has(t)) chip.classList.add("edited");
+      return chip;
+    });
+    this.element.replaceChildren(...(lists ? this.nest(trace) : this.group(trace)));
+    this.current = 0;
+  }
+
+  // a statement stays on one line
+  group(trace) {
+    const statements = [];
+    let open = null;
+    this.chips.forEach((chip, t) => {
+      if (!open) statements.push((open = document.createElement("span")));
+      open.className = "statement";
+      open.append(chip);
+      if (trace.tokens[t] === ";") open = null;
+    });
+    return statements;
+  }
+
+  // brackets above the tokens, the outermost list on top
+  nest(trace) {
+    const [step, rise] = [40, 9];
+    const deepest = Math.max(...trace.nesting.map(([depth]) => depth));
+    const height = (deepest + 1) * rise + 8;
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    for (const [name, value] of Object.entries({ width: trace.tokens.length * step, height, "aria-hidden": "true", class: "arcs" })) svg.setAttribute(name, value);
+    this.arcs = [];
+    trace.nesting.forEach(([depth, opened, value], t) => {
+      if (opened === null) return;
+      const top = depth * rise;
+      const [left, right] = [opened * step + step / 2, t * step + step / 2];
+      const path = document.createElementNS(svg.namespaceURI, "path");
+      path.setAttribute("d", `M${left} ${height} V${top + 5} q0 -5 5 -5 H${right - 5} q5 0 5 5 V${height}`);
+      const label = document.createElementNS(svg.namespaceURI, "text");
+      label.setAttribute("x", right + 4);
+      label.setAttribute("y", top + 9);
+      label.textContent = value;
+      svg.append(path, label);
+      this.arcs.push({ path, label, opened, closed: t });
+    });
+    const row = document.createElement("div");
+    row.className = "row";
+    row.append(...this.chips);
+    return [svg, row];
+  }
+
+  move(t, focus) {
+    const [old, chip] = [this.chips[this.current], this.chips[t]];
+    old?.classList.remove("now");
+    old?.removeAttribute("aria-current");
+    if (old) old.tabIndex = -1;
+    this.current = t;
+    if (!chip) return;
+    chip.classList.add("now");
+    chip.setAttribute("aria-current", "step");
+    chip.tabIndex = 0;
+    if (focus) chip.focus({ preventScroll: true });
+    this.reveal(chip);
+    for (const arc of this.element.classList.contains("lists") ? this.arcs : []) {
+      const inside = arc.opened <= t && t <= arc.closed;
+      arc.path.classList.toggle("inside", inside);
+      arc.label.classList.toggle("inside", inside);
+    }
+  }
+
+  // the writes that a read came from, by their shares
+  underline(shares) {
+    for (const chip of this.sources) chip.classList.remove("source", "main-source");
+    this.sources = [];
+    shares.forEach((share, t) => {
+      if (Math.abs(share) < 0.08) return;
+      this.chips[t].classList.add("source");
+      this.chips[t].classList.toggle("main-source", Math.abs(share) >= 0.3);
+      this.sources.push(this.chips[t]);
+    });
+  }
+
+  // inside the tape only: the page stays where it is
+  reveal(chip) {
+    const [outer, inner] = [this.element.getBoundingClientRect(), chip.getBoundingClientRect()];
+    if (inner.top < outer.top || inner.bottom > outer.bottom) this.element.scrollTop += inner.top - outer.top - outer.height / 3;
+    if (inner.left < outer.left || inner.right > outer.right) this.element.scrollLeft += inner.left - outer.left - outer.width / 3;
+  }
+
+  get focused() {
+    return this.chips.includes(document.activeElement);
+  }
+}
