@@ -12,6 +12,7 @@ from rfwp.fwp import ZOO, Composition
 from rfwp.layers import FWP, LSTM, Attention, Block, detach, select
 from rfwp.models import Agent, SequenceModel, load
 from rfwp.presets import presets
+from rfwp.trace import trace
 from rfwp.version import __version__
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "load",
     "presets",
     "select",
+    "trace",
 ]

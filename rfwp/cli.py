@@ -4,8 +4,9 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import tyro
 from rich.console import Console
@@ -15,10 +16,12 @@ from rich.text import Text
 
 import rfwp
 from rfwp.bench.options import OpsOptions, PlotOptions, TrainOptions
+from rfwp.bench.options import RLOptions as RLBenchOptions
 from rfwp.config import (
     BlocksConfig,
     FWPConfig,
     HighwayConfig,
+    LanguageRunConfig,
     LSTMConfig,
     ModelConfig,
     RunConfig,
@@ -26,13 +29,19 @@ from rfwp.config import (
     TrainConfig,
     to_dict,
 )
-from rfwp.errors import InvalidInput, RFWPError, unknown
+from rfwp.errors import InvalidInput, MissingExtra, RFWPError, missing_extra, unknown
 from rfwp.fwp import Composition
-from rfwp.presets import TASKS, Preset, find, model_config, presets, run_config
+from rfwp.lm.generate_options import GenerateOptions
+from rfwp.presets import TASKS, Preset, agent_run, find, is_agent, is_language, language_run, model_config, presets, run_config
 from rfwp.reproduce.options import ReproduceOptions
+from rfwp.rl.eval_options import AgentEvalOptions, WatchOptions
+from rfwp.rl.options import RLOptions
 from rfwp.train.distributed import is_first
 from rfwp.train.options import EvalOptions
 from rfwp.train.options import TrainOptions as RunOptions
+
+if TYPE_CHECKING:
+    from rfwp.train.log import ConsoleLog
 
 DESCRIPTION = """Fast weight programmers: neural nets whose slow net rewrites, at every step, the weights of a fast net.
 
@@ -42,11 +51,15 @@ Start here:
   rfwp show lm/rdn                one model: its wiring, its parameters, its config
   rfwp bench train --quick        how fast a training step is here
   rfwp train listops-10/rdn       train one of them; rfwp eval RUN tests it
+  rfwp train atari/rdn --game pong   an agent learns a game
+  rfwp generate RUN               go on with a text; rfwp export RUN FOLDER hands the model to transformers
   rfwp reproduce table-2 --jobs 4 train what is missing of a table; rfwp report shows it beside the paper's
+  rfwp watch RUN                  a video of an agent's game
+  rfwp play                       watch a model write and read its fast weights, on a local web page
 """
 
 app = tyro.extras.SubcommandApp()
-COMMANDS = ("presets", "show", "bench", "train", "eval", "reproduce", "report")
+COMMANDS = ("presets", "show", "bench", "train", "eval", "reproduce", "report", "generate", "export", "play", "watch")
 
 
 @app.command(name="presets")
@@ -100,6 +113,7 @@ def show(name: Annotated[str, tyro.conf.Positional]) -> None:
 Benchmark = (
     Annotated[OpsOptions, tyro.conf.subcommand("ops")]
     | Annotated[TrainOptions, tyro.conf.subcommand("train")]
+    | Annotated[RLBenchOptions, tyro.conf.subcommand("rl")]
     | Annotated[PlotOptions, tyro.conf.subcommand("plot"), tyro.conf.PositionalRequiredArgs]
 )
 
@@ -128,30 +142,44 @@ def bench(what: Benchmark) -> None:
 
 
 @app.command
-def train(preset: Annotated[str, tyro.conf.Positional] = "", options: RunOptions = RunOptions()) -> None:  # noqa: B008
+def train(
+    preset: Annotated[str, tyro.conf.Positional] = "",
+    options: RunOptions = RunOptions(),  # noqa: B008
+    agent: RLOptions = RLOptions(),  # noqa: B008
+) -> None:
     """Train a preset, or a preset's model on your own sequences; stop with Ctrl-C, go on with the same command or --resume.
 
-    The best checkpoint on the validation set is tested at the end. With several processes:
-    torchrun --nproc-per-node N -m rfwp train PRESET --out RUN
+    The best checkpoint on the validation set is tested at the end. Agents play: rfwp train atari/rdn --game pong.
+    With several processes: torchrun --nproc-per-node N -m rfwp train PRESET --out RUN
 
     Exit code 130 or 143: stopped by Ctrl-C or SIGTERM, and saved.
 
     Args:
-        preset: For example code-execution-3/delta-rnn; see: rfwp presets.
+        preset: For example code-execution-3/delta-rnn; see: rfwp presets. `rl` with --core is an agent in any environment.
     """
     # imported here because the other commands should start quickly
+    if _is_agent_run(preset, options):
+        _train_agent(preset, options, agent)
+    elif agent != RLOptions():
+        raise InvalidInput("--game, --env and the like are for agents: rfwp train atari/rdn --game pong; see: rfwp presets atari")
+    from rfwp.lm import command as lm
+    from rfwp.lm.loop import LanguageTrainer
     from rfwp.train import command
     from rfwp.train.log import ConsoleLog
+    from rfwp.train.runner import Runner
 
     base = _base(preset, options)
+    language = lm.is_language_run(base, options)
+    change: command.Change = lm.changed if language else command.changed
+    make: type[Runner] = LanguageTrainer if language else command.Trainer
     if options.resume is not None:
-        plans = command.plan_resumed(base, options)
+        plans = command.plan_resumed(base, options, change)
     elif base is None:
         raise InvalidInput("train needs a preset, --data FOLDER with --model PRESET, or --resume RUN; see: rfwp presets")
     else:
         name = preset if options.data is None else f"{options.data.resolve().name}-{options.model}"
-        plans = command.plan_runs(base, options, name)
-    results = command.train(plans, options, ConsoleLog(_console()))
+        plans = command.plan_runs(base, options, name, change)
+    results = command.train(plans, options, ConsoleLog(_console()), make)
     if is_first() and not command.exit_code(results):
         title = f"test, {len(results)} seeds: mean ± standard deviation" if len(results) > 1 else "test"
         _console().print(_listing((title, ""), command.summary(results)))
@@ -160,13 +188,42 @@ def train(preset: Annotated[str, tyro.conf.Positional] = "", options: RunOptions
     sys.exit(command.exit_code(results))
 
 
-def _base(preset: str, options: RunOptions) -> RunConfig | None:
+def _is_agent_run(preset: str, options: RunOptions) -> bool:
+    from rfwp.rl.result import is_rl_run
+
+    return preset == "rl" or is_agent(preset) or (not preset and options.resume is not None and is_rl_run(options.resume))
+
+
+def _train_agent(preset: str, options: RunOptions, agent: RLOptions) -> NoReturn:
+    from rfwp.rl import command
+    from rfwp.train.log import ConsoleLog
+
+    if agent.core and preset != "rl":
+        raise InvalidInput(f"--core {agent.core} goes with rl: rfwp train rl --core {agent.core}; {preset or 'a run'} has a core")
+    base = None
+    if preset:
+        row = f"atari/{agent.core or 'rdn'}" if preset == "rl" else preset
+        base = agent_run(row, command.choose_environment(agent))
+        # the paper's agents are those that play Atari games
+        base = replace(base, preset=f"rl/{row.partition('/')[2]}") if agent.env else base
+    plans = command.plan_runs(base, options) if base and not options.resume else command.plan_resumed(base, options)
+    results = command.train(plans, options, agent, ConsoleLog(_console()))
+    if is_first() and not command.exit_code(results):
+        _console().print(_listing(("the last 100 episodes of training", ""), command.summary(results)))
+        for plan in plans:
+            _console().print(f"-> {plan.folder}", style="dim", soft_wrap=True)
+    sys.exit(command.exit_code(results))
+
+
+def _base(preset: str, options: RunOptions) -> RunConfig | LanguageRunConfig | None:
     """The run before changes: a preset's, or that of a preset's model on files."""
     from rfwp.train.command import files_run
 
     if bool(options.data) != bool(options.model):
         raise InvalidInput("--data FOLDER and --model PRESET go together: what to learn, and which model learns it")
     if options.data is None:
+        if is_language(preset):
+            return language_run(preset)
         return run_config(preset) if preset else None
     if preset:
         raise InvalidInput(f"--data trains on your files, and {preset} has a task of its own; give one of them")
@@ -178,16 +235,33 @@ def _base(preset: str, options: RunOptions) -> RunConfig | None:
 
 
 @app.command(name="eval")
-def evaluate(run: Annotated[Path, tyro.conf.Positional], options: EvalOptions = EvalOptions()) -> None:  # noqa: B008
-    """Evaluate a run's best checkpoint, or show what it says to a sequence of your own.
+def evaluate(
+    run: Annotated[Path, tyro.conf.Positional],
+    options: EvalOptions = EvalOptions(),  # noqa: B008
+    agent: AgentEvalOptions = AgentEvalOptions(),  # noqa: B008
+) -> None:
+    """Evaluate a run's best checkpoint, or show what it says to a sequence of your own; an agent plays.
 
     Args:
         run: The folder that `rfwp train` made.
     """
+    from rfwp.rl.result import is_rl_run
+
+    if is_rl_run(run):
+        _evaluate_agent(run, options, agent)
+        return
+    if agent != AgentEvalOptions():
+        raise InvalidInput("--episodes, --runs, --protocol and the like are for agents; leave them away")
     from rfwp.train import command
+    from rfwp.train.folder import RunFolder
     from rfwp.train.log import ConsoleLog
 
     log = ConsoleLog(Console(stderr=True))
+    if isinstance(RunFolder(run).config(), LanguageRunConfig):
+        _evaluate_text(run, options, log)
+        return
+    if options.stride is not None:
+        raise InvalidInput("--stride is for language models; leave it away")
     if options.input is None:
         metrics = command.evaluate_run(run, options, log)
         _console().print(_listing((options.split, ""), ((name, f"{100 * value:.2f} %") for name, value in metrics.items())))
@@ -195,6 +269,112 @@ def evaluate(run: Annotated[Path, tyro.conf.Positional], options: EvalOptions = 
     said = command.answer(run, options, log)
     rows = [(s.token, s.prediction, "?" if s.truth is None else s.truth, "wrong" if s.wrong else "") for s in said]
     _console().print(_listing(("token", "prediction", "truth", ""), rows))
+
+
+def _evaluate_agent(run: Path, options: EvalOptions, agent: AgentEvalOptions) -> None:
+    """The mean score of each run of the test, and of all of them."""
+    from rfwp.rl.trained import evaluate_trained, load_agent, rows, write_evaluation
+    from rfwp.train.log import ConsoleLog
+
+    if replace(options, device="auto") != EvalOptions():
+        raise InvalidInput("--split, --input and --stride are not for agents; see: rfwp eval --help")
+    trained = load_agent(run, options.device, ConsoleLog(Console(stderr=True)))
+    found = evaluate_trained(trained, agent)
+    _console().print(_listing(("test", ""), rows(trained, found)))
+    _console().print(f"-> {write_evaluation(trained, found)}", style="dim", soft_wrap=True)
+
+
+def _evaluate_text(run: Path, options: EvalOptions, log: "ConsoleLog") -> None:
+    """Perplexity, and the plot of the loss at each position of a segment."""
+    from rfwp.lm.command import evaluate_run
+    from rfwp.report.plots import plot_positions
+
+    found = evaluate_run(run, options, log)
+    _console().print(_listing((found.split, ""), found.rows()))
+    try:
+        title = f"{run.name}: {found.split}"
+        files = plot_positions(found.by_position, run / f"loss-by-position-{found.split}", title)
+    except MissingExtra as error:
+        # the numbers are there, and eval-SPLIT.json has what the plot would show
+        print(f"rfwp: {error}", file=sys.stderr)
+        files = []
+    for path in (run / f"eval-{found.split}.json", *files):
+        _console().print(f"-> {path}", style="dim", soft_wrap=True)
+
+
+@app.command
+def watch(run: Annotated[Path, tyro.conf.Positional], options: WatchOptions = WatchOptions()) -> None:  # noqa: B008
+    """Record an agent's game as a video, with the probabilities of its actions and the value that it expects.
+
+    Args:
+        run: The folder that `rfwp train` made.
+    """
+    from rfwp.report.video import check_out, write_picture, write_video
+    from rfwp.rl.trained import load_agent, watched
+    from rfwp.train.log import ConsoleLog
+
+    if not options.seconds > 0:
+        raise InvalidInput(f"seconds={options.seconds}; use a positive number")
+    out = options.out or run / ("episode.gif" if options.frame is None else "frame.png")
+    check_out(out, picture=options.frame is not None)
+    game = watched(load_agent(run, options.device, ConsoleLog(Console(stderr=True))), options)
+    if options.frame is None:
+        steps = write_video(game.moments(options.seconds), out, game.actions, game.steps_per_s)
+    else:
+        write_picture(game, out, game.actions, steps := options.frame)
+    _console().print(f"score {game.score:g} after {steps} steps -> {out}", soft_wrap=True, highlight=False)
+
+
+@app.command
+def generate(model: Annotated[str, tyro.conf.Positional], options: GenerateOptions = GenerateOptions()) -> None:  # noqa: B008
+    """Go on with a text, word by word, in constant time and memory a word.
+
+    Args:
+        model: A language model: the folder of its run, or of the saved model.
+    """
+    from rfwp.lm.generate import check_options, prompt_words, tell, tell_many, unknown_words, write_lines
+    from rfwp.lm.saved import load_language_model
+    from rfwp.train.speed import find_device
+
+    check_options(options)
+    prompt = _standard_input() if options.prompt == "-" else options.prompt
+    network, words = load_language_model(model, find_device(options.device))
+    if note := unknown_words(prompt_words(prompt), words):
+        print(f"rfwp: {note}", file=sys.stderr)
+    console = _console()
+    if options.out is not None:
+        write_lines(tell_many(network, words, prompt, options), options.out)
+        console.print(f"-> {options.out}", style="dim", soft_wrap=True)
+    elif options.streams > 1:
+        for line in tell_many(network, words, prompt, options):
+            console.out(line, highlight=False)
+    else:
+        for piece in tell(network, words, prompt, options):
+            console.out(piece, end="", highlight=False)
+        console.out("")
+
+
+@app.command
+def export(model: Annotated[str, tyro.conf.Positional], folder: Annotated[Path, tyro.conf.Positional]) -> None:
+    """Write a language model and its words for Hugging Face's transformers: AutoModelForCausalLM and AutoTokenizer.
+
+    In Python, `import rfwp.hf` makes the Auto classes know the model.
+
+    Args:
+        model: A language model: the folder of its run, or of the saved model.
+        folder: A new folder.
+    """
+    from rfwp.hf.export import export as write
+
+    write(model, folder)
+    _console().print(f"-> {folder}", style="dim", soft_wrap=True)
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"standard input is not UTF-8 (byte {error.start}); convert it to UTF-8") from None
 
 
 @app.command
@@ -227,15 +407,18 @@ def report(out: Path = Path("results")) -> None:
     Args:
         out: Folder with runs/*.jsonl; gets tables/*.md and figures/*.png and *.svg.
     """
-    from rfwp.report.plots import write_figures
+    from rfwp.report.atari import write_atari
+    from rfwp.report.plots import write_figures, write_improvements, write_returns
     from rfwp.report.records import read_runs
     from rfwp.report.tables import LEGEND, write_tables
+    from rfwp.report.wiki import write_text_tables
 
     runs = read_runs(out / "runs")
     if not runs:
         raise InvalidInput(f"{out / 'runs'} has no finished runs; make some: rfwp reproduce table-2")
     console = _console()
-    for table in write_tables(runs, out / "tables"):
+    agents = write_atari(runs, out / "tables")
+    for table in (*write_tables(runs, out / "tables"), *write_text_tables(runs, out / "tables"), agents):
         if table.runs:
             console.print(f"\n{table.title}", style="bold")
             # headings take several short lines, so that many columns find room
@@ -243,8 +426,47 @@ def report(out: Path = Path("results")) -> None:
         for note in table.notes:
             console.print(note, style="dim", soft_wrap=True, markup=False, highlight=False)
     console.print(f"\n{LEGEND}", style="dim", soft_wrap=True)
-    for path in (out / "tables", *write_figures(runs, out / "figures")):
+    writers = (write_figures, write_improvements, write_returns) if agents.runs else (write_figures,)
+    for path in (out / "tables", *(path for write in writers for path in write(runs, out / "figures"))):
         console.print(f"-> {path}", style="dim", soft_wrap=True)
+
+
+@app.command
+def play(
+    models: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    port: int | None = None,
+    semantics: Literal["authors", "true"] | None = None,
+    browse: bool = False,
+) -> None:
+    """Watch a model write and read its fast weights, token by token, on a page of this machine; Ctrl-C ends it.
+
+    Args:
+        models: Folders of runs or of saved models, to compare side by side; the packaged model if left away.
+        port: Where to serve the page; the usual port, or a free one, if left away.
+        semantics: Of code execution, for the right answers; as the run says, or the authors', if left away.
+        browse: Open the page in the browser.
+    """
+    try:
+        from rfwp.play.server import open_socket, serve
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise missing_extra("play", "play") from None
+    import torch
+
+    from rfwp.play.shown import load_all
+
+    # one step of a small model gains nothing from a second thread
+    torch.set_num_threads(1)
+    place = open_socket(port)
+    shown = load_all(models, semantics)
+    address = f"http://127.0.0.1:{place.getsockname()[1]}"
+    print(f"{', '.join(shown)}: open {address} (Ctrl-C ends it)", flush=True)
+    if browse:
+        import webbrowser
+
+        webbrowser.open(address)
+    serve(shown, place)
 
 
 def _listing(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -285,7 +507,7 @@ def _check_command(arguments: list[str]) -> None:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         raise unknown("command", arguments[0], COMMANDS)
     # the last one would count, and the others would be lost in silence
-    for flag in ("--set", "--seeds", "--models"):
+    for flag in ("--set", "--seeds", "--models", "--games"):
         if arguments.count(flag) > 1:
             raise InvalidInput(f"{flag} is there twice; put all values behind one {flag}")
 

@@ -117,6 +117,8 @@ class AgentConfig:
 
     actions: int = 6
     core: CoreConfig = BlocksConfig(width=128, layers=2, heads=4, ff=512)
+    stem: Literal["deep", "shallow"] = "deep"
+    """How frames are seen: deep is IMPALA's residual net, the paper's; shallow its two convolutions, for a CPU."""
     channels: tuple[int, ...] = (16, 32, 32)
     """Channels of the sections of the residual vision stem, five convolutions each."""
     features: int = 256
@@ -180,6 +182,8 @@ class TextConfig:
     """A file with one word a line, by frequency; further columns are ignored. Empty: the words of the training text."""
     segment: int = 256
     """Steps a segment."""
+    held_out: str = ""
+    """The same for validation and test, where they are not with the training text; empty: they are."""
 
 
 TaskConfig = CodeExecutionConfig | ListOpsConfig | FilesConfig
@@ -258,6 +262,35 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class LanguageTrainConfig:
+    """How a language model is trained: Adam with warm-up and cosine, validation every so many steps, the best one tested."""
+
+    steps: int = 500_000
+    streams: int = 96
+    """Streams that the text is cut into, read side by side, over all processes."""
+    accumulate: int = 1
+    """Parts that a batch is cut into, one after another; the gradient is that of the whole batch."""
+    lr: float = 2.5e-4
+    warmup: int = 2_000
+    """Steps in which the learning rate rises from 0; then it follows a cosine to 0 at the last step."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    clip: float | None = 0.25
+    """Largest norm of the gradient; None: not clipped."""
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+    """Of the matrix products on a GPU; bf16 is autocast. Weights and optimiser are float32 in all of them."""
+    carry: bool = False
+    """Each segment begins with the state that the one before has left, without its gradient; False: with a zero state."""
+    validate_every: int = 4_000
+    """Steps between validations."""
+    test_stride: int = 1
+    """Words that the windows of the last test are apart; 1 is the paper's way. With carry there are no windows."""
+    seed: int = 1
+    """Of the weights and the dropout."""
+
+
+@dataclass(frozen=True)
 class ImpalaConfig:
     """How an agent is trained: IMPALA with the paper's settings, V-trace actor-critic with losses summed over an unroll."""
 
@@ -265,6 +298,18 @@ class ImpalaConfig:
     """Agent steps of the whole training, over which the learning rate goes to 0."""
     unroll: int = 50
     """Steps that an unroll has, and backpropagation through time goes back."""
+    batch: int = 32
+    """Unrolls an update, over all processes."""
+    mode: Literal["free", "lockstep"] = "free"
+    """free: environments go on while the learner works; lockstep: in turns, the same for the same seed."""
+    environments: int = 96
+    """How many are played in free mode, over all processes; lockstep has one for each unroll of a batch."""
+    groups: int = 2
+    """Groups of environments in each process in free mode: one is played while actions are chosen for another."""
+    max_lag: int = 4
+    """Updates that the weights of any action may be behind those that learn from it, in free mode; actors wait for it."""
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+    """Of the matrix products on a GPU; bf16 is autocast. Weights and optimiser are float32 in all of them."""
     lag: int = 0
     """Updates that the actor's weights are behind the learner's in lockstep training: 0 or 1."""
     discount: float = 0.99
@@ -293,6 +338,17 @@ class ImpalaConfig:
 
 
 @dataclass(frozen=True)
+class RLRunConfig:
+    """Everything that decides the training of an agent: agent, environment and IMPALA's settings."""
+
+    agent: AgentConfig
+    environment: EnvironmentConfig
+    impala: ImpalaConfig = ImpalaConfig()
+    preset: str = ""
+    """The preset that this run was made from."""
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Everything that decides a result: model, task and training."""
 
@@ -303,10 +359,22 @@ class RunConfig:
     """The preset that this run was made from."""
 
 
+@dataclass(frozen=True)
+class LanguageRunConfig:
+    """Everything that decides the result of a language model: model, text and training."""
+
+    model: SequenceConfig
+    text: TextConfig = TextConfig()
+    train: LanguageTrainConfig = LanguageTrainConfig()
+    preset: str = ""
+    """The preset that this run was made from."""
+
+
 _MODELS = (FWPConfig, AttentionConfig, BlocksConfig, LSTMConfig, HighwayConfig, NoCoreConfig, SequenceConfig, AgentConfig)
 _ENVIRONMENTS = (AtariConfig, MemoryGameConfig, GymConfig)
 _TASKS = (CodeExecutionConfig, ListOpsConfig, FilesConfig, TextConfig)
-_CONFIGS = (*_MODELS, *_ENVIRONMENTS, *_TASKS, TrainConfig, ImpalaConfig, RunConfig)
+_RUNS = (RunConfig, LanguageRunConfig, RLRunConfig)
+_CONFIGS = (*_MODELS, *_ENVIRONMENTS, *_TASKS, TrainConfig, LanguageTrainConfig, ImpalaConfig, *_RUNS)
 _KINDS = {cls.__name__.removesuffix("Config").lower(): cls for cls in _CONFIGS}
 
 

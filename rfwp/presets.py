@@ -18,15 +18,21 @@ from rfwp.config import (
     BlocksConfig,
     CodeExecutionConfig,
     CoreConfig,
+    EnvironmentConfig,
     FWPConfig,
     HighwayConfig,
+    ImpalaConfig,
+    LanguageRunConfig,
+    LanguageTrainConfig,
     ListOpsConfig,
     LSTMConfig,
     ModelConfig,
     NoCoreConfig,
+    RLRunConfig,
     RunConfig,
     SequenceConfig,
     TaskConfig,
+    TextConfig,
     TrainConfig,
 )
 from rfwp.errors import InvalidInput, unknown
@@ -97,6 +103,47 @@ def run_config(name: str) -> RunConfig:
         raise InvalidInput(f"preset {name} has a model but no training run; these tables have: {', '.join(TASKS)}")
     train = TrainConfig(lr=3e-3, clip=0.1) if isinstance(model.core, LSTMConfig) else TrainConfig()
     return RunConfig(model, TASKS[table], train, name)
+
+
+WIKI_28M = {
+    **{f"wiki-28m/{row}": f"lm/{row}" for row in ("transformer", "linear-transformer", "delta-net", "delta-mlp")},
+    **{f"wiki-28m/{row}": f"lm/{row}" for row in ("delta-delta-net", "delta-rnn", "delta-lstm", "rdn")},
+    **{f"wiki-28m/{row}-full-context": f"lm-full-context/{row}" for row in ("delta-rnn", "rdn")},
+}
+"""The rows of Table 1 on another, smaller text than WikiText-103: whose model each of them has."""
+
+
+def language_run(name: str) -> LanguageRunConfig:
+    """The whole run of a language model, `lm/row`, `lm-full-context/row` or `wiki-28m/row`: model, text and training."""
+    preset = WIKI_28M.get(name, name)
+    if name.startswith("wiki-28m/") and name not in WIKI_28M:
+        raise unknown("preset", name, WIKI_28M)
+    model = model_config(preset)
+    if not is_language(preset) or not isinstance(model, SequenceConfig):
+        raise InvalidInput(f"preset {name} is no language model; those are in the tables lm and lm-full-context")
+    carry = preset.startswith("lm-full-context/")
+    return LanguageRunConfig(model, TextConfig(), LanguageTrainConfig(carry=carry), name)
+
+
+def is_language(name: str) -> bool:
+    """Whether a preset is trained on running text."""
+    return name.partition("/")[0] in ("lm", "lm-full-context", "wiki-28m")
+
+
+def agent_run(name: str, environment: EnvironmentConfig) -> RLRunConfig:
+    """The whole run of an agent, `atari/row` or `atari-large/row`, in any environment, with the paper's settings.
+
+    Sizes that the environment decides, such as the number of actions, are those of the preset.
+    """
+    model = model_config(name)
+    if not isinstance(model, AgentConfig):
+        raise InvalidInput(f"preset {name} is no agent; those are in the tables atari and atari-large")
+    return RLRunConfig(model, environment, ImpalaConfig(), name)
+
+
+def is_agent(name: str) -> bool:
+    """Whether a preset plays games."""
+    return name.partition("/")[0] in ("atari", "atari-large")
 
 
 @cache

@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from rfwp.config import MemoryGameConfig
 from rfwp.report.records import read_file
+from rfwp.tasks.environments import make
 from rfwp.train import TrainStep
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -106,3 +109,26 @@ def test_associative_recall_trains_and_compares_both_models(monkeypatch, capsys)
     out = capsys.readouterr().out
     assert "Recall accuracy" in out
     assert "Not trained long enough." in out
+
+
+def test_recurrent_ppo_solves_its_game_with_fast_weights(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["recurrent_ppo.py", "--core", "rdn", "--updates", "60", "--length", "3"])
+    runpy.run_path(str(EXAMPLES / "recurrent_ppo.py"), run_name="__main__")
+    assert capsys.readouterr().out.splitlines()[-1] == "solved"
+
+
+@pytest.mark.parametrize("core", ["rdn", "delta_rnn", "delta_net", "lstm", "none"])
+def test_recurrent_ppo_learns_from_the_numbers_that_it_played_with(core):
+    """Whole unrolls in one call, episodes beginning inside, give the log probabilities of playing step by step."""
+    example = runpy.run_path(str(EXAMPLES / "recurrent_ppo.py"))
+    torch.manual_seed(0)
+    games = make(MemoryGameConfig("recall", length=3), 8)
+    model = example["ActorCritic"](example["make_core"](core), games.shape[0], games.actions)
+    player = example["Player"](model, games, seed=1)
+    for _ in range(2):
+        unroll = player.unroll()
+        assert unroll.begins[:, 1:].any()
+        logits, value, _ = model(unroll.observation, unroll.state, unroll.begins)
+        again = torch.distributions.Categorical(logits=logits).log_prob(unroll.action)
+        torch.testing.assert_close(again, unroll.log_prob, atol=1e-5, rtol=0)
+        torch.testing.assert_close(value, unroll.value, atol=1e-5, rtol=0)

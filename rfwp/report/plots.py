@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rfwp.errors import missing_extra
+from rfwp.presets import find, is_language
+from rfwp.report.atari import COMPARISONS, PAPER_TABLES, improvements, is_atari, our_scores, paper_name, paper_scores
 from rfwp.report.records import Run, choose, summarise
 
 COLOURS = {
@@ -21,6 +23,16 @@ COLOURS = {
     "feedforward": "#999933",
 }
 """One colour a model in every figure, told apart by colour-blind eyes too. Sizes and versions of a model share its colour."""
+_COMPARISON_COLOURS = {
+    ("rdn", "linear-transformer"): "#0072b2",
+    ("rdn", "lstm"): "#882255",
+    ("feedforward", "lstm"): "#e69f00",
+    ("rdn", "delta-net"): "#56b4e9",
+    ("delta-rnn", "lstm"): "#009e73",
+    ("rdn", "delta-rnn"): "#8c8c8c",
+}
+"""The last four as the paper's text names them: orange, sky blue, green, grey."""
+_SHADES = ("#444444", "#bbbbbb", "#888888")
 DASHES = ("-", "--", ":", "-.")
 _OPS = {
     "sum": "linear-transformer",
@@ -70,6 +82,9 @@ def write_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
     lines: dict[str, dict[str, list[Run]]] = {}
     for preset in dict.fromkeys(run.preset for run in runs):
         table, _, model = preset.partition("/")
+        # a perplexity is no share of anything
+        if is_language(preset):
+            continue
         if counted := [run for run in choose(runs, preset).runs if run.curve]:
             lines.setdefault(table, {})[model] = counted
     files = []
@@ -109,6 +124,114 @@ def plot_scaling(rows: Iterable[Any], size: str, path: Path, title: str) -> list
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7, frameon=False)
     figure.suptitle(title)
     return _save(figure, path)
+
+
+def plot_positions(lines: Mapping[str, Sequence[float]], path: Path, title: str) -> list[Path]:
+    """Mean loss at each position of a segment, as PNG and SVG: what a word's context within it, and before it, is worth."""
+    figure = _figure(7, 4.5)
+    axis = figure.subplots()
+    for (label, values), colour in zip(lines.items(), (COLOURS["delta-rnn"], COLOURS["rdn"]), strict=False):
+        axis.plot(range(1, len(values) + 1), values, color=colour, linewidth=1.2, label=label)
+    axis.set(xlabel="position in the segment", ylabel="-log p a word, in nats")
+    axis.grid(True, alpha=0.2)
+    axis.legend(fontsize=8, frameon=False)
+    figure.suptitle(title)
+    return _save(figure, path)
+
+
+def plot_improvements(
+    panels: Mapping[str, Mapping[str, float]], path: Path, title: str, colour: str, together: bool = False
+) -> list[Path]:
+    """Bars of relative improvements in %, a bar a game, as PNG and SVG; above 100 % the axis is logarithmic.
+
+    A panel for each of `panels`, in the order of its own bars; or `together`: one panel in which the first gives the order.
+    """
+    games = {game: None for panel in panels.values() for game in panel}
+    figure = _figure(max(8.0, 0.45 * len(games) * (1 if together else len(panels))), 4.5)
+    if together:
+        axis = figure.subplots()
+        width = 0.8 / len(panels)
+        for n, (label, bars) in enumerate(panels.items()):
+            places = [place + (n - (len(panels) - 1) / 2) * width for place, game in enumerate(games) if game in bars]
+            heights = [bars[game] for game in games if game in bars]
+            drawn = axis.bar(places, heights, width, color=colour if n == 0 else _SHADES[n % len(_SHADES)], label=label)
+            axis.bar_label(drawn, [f"{height:+.0f}" for height in heights], fontsize=6, padding=1)
+        _improvement_axis(axis, list(games), [bar for bars in panels.values() for bar in bars.values()])
+        figure.legend(loc="outside lower center", ncols=len(panels), fontsize=8, frameon=False)
+    else:
+        for axis, (label, bars) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+            drawn = axis.bar(range(len(bars)), list(bars.values()), color=colour)
+            axis.bar_label(drawn, [f"{bar:+.0f}" for bar in bars.values()], fontsize=6, padding=1)
+            _improvement_axis(axis, list(bars), list(bars.values()))
+            axis.set_title(label, fontsize=9)
+    figure.suptitle(title, fontsize=10)
+    return _save(figure, path)
+
+
+def write_improvements(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """The paper's figures of improvements from its own scores; and ours, where both models have runs at the same setting."""
+    files = []
+    printed = {title: paper_scores(table) for title, table in PAPER_TABLES.items()}
+    ours = our_scores(runs)
+    for model, baseline in COMPARISONS:
+        name = f"atari-{model}-over-{baseline}"
+        what = f"{find(f'atari/{model}').title} over {find(f'atari/{baseline}').title}"
+        colour = _COMPARISON_COLOURS[model, baseline]
+        panels = {f"after {title}": improvements(scores, model, baseline) for title, scores in printed.items()}
+        folder.mkdir(parents=True, exist_ok=True)
+        files += plot_improvements(panels, folder / f"{name}-paper", f"The paper: {what}, improvement of the score in %", colour)
+        for setting, scores in sorted(ours.items()):
+            if not (mine := improvements(scores, model, baseline)):
+                continue
+            beside = {
+                f"paper, {title}": {game: bar for game, bar in improvements(paper, model, baseline).items() if game in mine}
+                for title, paper in printed.items()
+            }
+            slug = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{setting.steps} {setting.how}")
+            where = folder / f"{name}-{slug}"
+            title = f"{what} after {setting}, improvement of the score in %"
+            files += plot_improvements({f"here, {setting}": mine, **beside}, where, title, colour, together=True)
+    return files
+
+
+def write_returns(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Returns of training episodes over agent steps, a figure a game, a line a run."""
+    games: dict[str, list[Run]] = {}
+    for run in runs:
+        if is_atari(run) and run.curve:
+            games.setdefault(run.config["environment"]["game"], []).append(run)
+    files = []
+    for game, mine in sorted(games.items()):
+        folder.mkdir(parents=True, exist_ok=True)
+        labels = [f"{run.preset}, {run.config['environment']['protocol']}, seed {run.seed}" for run in mine]
+        style = styles({label: run.preset.partition("/")[2] for label, run in zip(labels, mine, strict=True)})
+        figure = _figure(8, 4.5)
+        axis = figure.subplots()
+        for label, run in zip(labels, mine, strict=True):
+            colour, dashes = style[label]
+            x, y = [point[0] / 1e6 for point in run.curve], [point[1] for point in run.curve]
+            axis.plot(x, y, color=colour, linestyle=dashes, linewidth=1.5, label=label)
+        axis.set(xlabel="million agent steps", ylabel="return of training episodes")
+        axis.grid(True, alpha=0.2)
+        figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+        figure.suptitle(paper_name(game))
+        files += _save(figure, folder / f"atari-returns-{game}")
+    return files
+
+
+def _improvement_axis(axis: Any, games: list[str], heights: Sequence[float]) -> None:
+    axis.axhline(0, color="black", linewidth=0.8)
+    # one game gains a hundred times its score, most gain a part of it
+    axis.set_yscale("symlog", linthresh=100)
+    low, high = min(*heights, 0.0), max(*heights, 0.0)
+    axis.set_ylim(1.3 * min(low, -20.0), 1.3 * max(high, 20.0))
+    axis.set_yticks(
+        ticks := [tick for tick in (-100, -50, 0, 50, 100, 1_000, 10_000) if 1.3 * low <= tick <= 1.3 * high or tick == 0]
+    )
+    axis.set_yticklabels([f"{tick:+,} %" if tick else "0" for tick in ticks])
+    axis.minorticks_off()
+    axis.set_xticks(range(len(games)), games, rotation=60, ha="right", fontsize=7)
+    axis.grid(True, axis="y", alpha=0.2)
 
 
 def _figure(width: float, height: float) -> Any:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import RunConfig, differences, to_dict
+from rfwp.config import LanguageRunConfig, RunConfig, differences, to_dict
 from rfwp.errors import InvalidFile, RFWPError
-from rfwp.presets import run_config
+from rfwp.presets import is_language, language_run, run_config
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,15 @@ class Run:
     parameters: int
     tokens_per_s: float | None = None
     curve: list[list[float]] = field(default_factory=list)
-    """[epoch, training loss, validation score] for every epoch."""
+    """[epoch, training loss, validation score] for every epoch; of an agent [agent steps, return]."""
     device: str = ""
     commit: str | None = None
     dirty: bool | None = None
     """Whether the code differed from that commit; None: not known."""
+    data: str = ""
+    """Tells the text of a language model from others."""
+    words: int = 0
+    """Of that text."""
     torch: str = ""
     rfwp: str = ""
     time: str = ""
@@ -95,13 +99,13 @@ def read_file(path: Path) -> list[Run]:
 def deviations(run: Run) -> list[str]:
     """Where a run's config differs from its preset's, the seed apart: `train.epochs 200 -> 2`."""
     try:
-        expected = run_config(run.preset)
+        expected = language_run(run.preset) if is_language(run.preset) else run_config(run.preset)
     except RFWPError:
         return [f"no preset '{run.preset}' to compare it with"]
     return differences(to_dict(expected), run.config, ignore=("train.seed",))
 
 
-def same_run(run: Run, config: RunConfig) -> bool:
+def same_run(run: Run, config: RunConfig | LanguageRunConfig) -> bool:
     """A finished run of this very config, the seed included."""
     return not differences(to_dict(config), run.config)
 
@@ -115,10 +119,14 @@ class Chosen:
 
 
 def choose(runs: Iterable[Run], preset: str) -> Chosen:
-    """Runs at other settings than the preset's are left out; where a seed ran twice, the later run counts."""
+    """Runs at other settings than the preset's are left out; where a seed ran twice, the later run counts.
+
+    Agents do not belong here: their runs have a table with the steps that they had.
+    """
     counted: dict[int, Run] = {}
     left_out = []
-    for run in sorted((run for run in runs if run.preset == preset), key=lambda run: run.time):
+    mine = (run for run in runs if run.preset == preset and run.config.get("kind") != "rlrun")
+    for run in sorted(mine, key=lambda run: run.time):
         if reasons := deviations(run):
             left_out.append((run, reasons))
         else:
@@ -153,7 +161,7 @@ def _is_whole(run: Run) -> bool:
         and isinstance(run.config, dict)
         and type(run.seed) is int
         and all(isinstance(number, int | float) for number in numbers)
-        and all(len(point) == 3 for point in run.curve)
+        and all(len(point) == (2 if run.config.get("kind") == "rlrun" else 3) for point in run.curve)
     )
 
 

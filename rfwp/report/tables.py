@@ -25,11 +25,12 @@ class Rendered:
     """What was run where, and which runs were left out and why."""
     runs: int
     """How many runs are in it."""
+    legend: str = LEGEND
 
     def markdown(self) -> str:
         alignment = ["---", *("---:" for _ in self.header[1:])]
         lines = ["| " + " | ".join(cells) + " |" for cells in (self.header, alignment, *self.rows)]
-        parts = [f"# {self.title}", "\n".join(lines), LEGEND, "\n".join(f"- {note}" for note in self.notes)]
+        parts = [f"# {self.title}", "\n".join(lines), self.legend, "\n".join(f"- {note}" for note in self.notes)]
         return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -6,21 +6,35 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rfwp.config import AttentionConfig, BlocksConfig, ListOpsConfig, LSTMConfig, RunConfig, from_dict, replace, to_dict
+from rfwp.config import (
+    AttentionConfig,
+    BlocksConfig,
+    FWPConfig,
+    LanguageRunConfig,
+    ListOpsConfig,
+    LSTMConfig,
+    RLRunConfig,
+    RunConfig,
+    from_dict,
+    replace,
+    to_dict,
+)
 from rfwp.errors import InvalidInput, RFWPError, unknown
-from rfwp.presets import TASKS, presets, run_config
+from rfwp.presets import TASKS, WIKI_28M, is_language, language_run, presets, run_config
 from rfwp.report.paper import tables
 from rfwp.report.records import Run, same_run
 
-Change = Callable[[RunConfig], RunConfig]
+AnyConfig = RunConfig | LanguageRunConfig
+Change = Callable[[Any], AnyConfig]
 
 
 @dataclass(frozen=True)
 class Job:
     """One run: what, and where its checkpoints are."""
 
-    config: RunConfig
+    config: AnyConfig
     folder: Path
 
     @property
@@ -31,8 +45,13 @@ class Job:
     def seed(self) -> int:
         return self.config.train.seed
 
+    @property
+    def what(self) -> str:
+        """Which runs differ from it by their seed alone."""
+        return self.preset
+
     def __str__(self) -> str:
-        return f"{self.preset} seed {self.seed}"
+        return f"{self.what} seed {self.seed}"
 
     def progress(self) -> float:
         """The part of its epochs that a run has behind it."""
@@ -42,6 +61,8 @@ class Job:
         except (OSError, ValueError, LookupError, TypeError):
             # no such run yet, or a line that is being written
             return 0.0
+        if isinstance(self.config, LanguageRunConfig):
+            return min(1.0, epoch * self.config.train.validate_every / self.config.train.steps)
         return min(1.0, epoch / self.config.train.epochs)
 
 
@@ -50,6 +71,7 @@ def chosen_presets(table: str, models: Sequence[str] = ()) -> list[str]:
     by_table: dict[str, list[str]] = {name: [p for p in presets() if p.split("/")[0] == name] for name in TASKS}
     by_paper = {id: [p for p in paper.presets() if p.split("/")[0] in TASKS] for id, paper in tables().items()}
     known = by_table | {id: found for id, found in by_paper.items() if found}
+    known["wiki-28m"] = list(WIKI_28M)
     known["all"] = [preset for found in by_table.values() for preset in found]
     if table not in known:
         raise unknown("table", table, known)
@@ -66,9 +88,9 @@ def make_jobs(names: Iterable[str], seeds: Sequence[int], change: Change, folder
         raise InvalidInput("no seeds; give at least one: --seeds 1")
     jobs = []
     for name in names:
-        plain = run_config(name)
+        plain = language_run(name) if is_language(name) else run_config(name)
         config = change(plain)
-        home = folder / (name.replace("/", "-") + ("" if _key(config) == _key(plain) else f"-{_key(config)}"))
+        home = folder / (name.replace("/", "-") + ("" if key(config) == key(plain) else f"-{key(config)}"))
         jobs += [Job(replace(config, {"train.seed": seed}), home / f"seed-{seed}") for seed in dict.fromkeys(seeds)]
     return jobs
 
@@ -83,22 +105,25 @@ class Costs:
 
     def __init__(self, runs: Iterable[Run]):
         self.took: dict[str, list[float]] = {}
-        ratios = []
+        ratios: dict[type, list[float]] = {}
         for run in runs:
             try:
                 config = from_dict(run.config)
             except RFWPError:
                 # a run of an older version, whose config says nothing today
                 continue
-            self.took.setdefault(_key(config), []).append(run.seconds)
+            if not isinstance(config, AnyConfig):
+                continue
+            self.took.setdefault(key(config), []).append(run.seconds)
             # compiling and warming up would be most of a short run
             if guess(config) > START_SECONDS:
-                ratios.append(run.seconds / guess(config))
-        self.scale = statistics.median(ratios) if ratios else 1.0
+                ratios.setdefault(type(config), []).append(run.seconds / guess(config))
+        self.scales = {kind: statistics.median(found) for kind, found in ratios.items()}
 
     def whole(self, job: Job) -> float:
-        took = self.took.get(_key(job.config))
-        return START_SECONDS + (statistics.median(took) if took else self.scale * guess(job.config))
+        took = self.took.get(key(job.config))
+        scale = self.scales.get(type(job.config), 1.0)
+        return START_SECONDS + test_seconds(job.config) + (statistics.median(took) if took else scale * guess(job.config))
 
     def left(self, job: Job) -> float:
         """What is left of a run that was begun."""
@@ -111,8 +136,47 @@ STEP_MS = {"sum": 5.9, "delta": 6.1, "rnn": 8.7, "recurrent": 7.5, "attention": 
 """Training steps of the code-execution models on an idle H200 (results/bench, commit e255a96); only their order matters."""
 
 
-def guess(config: RunConfig) -> float:
+WORDS_PER_S = {"sum": 66, "delta": 63, "rnn": 41, "recurrent": 35, "attention": 33, "lstm": 14}
+"""Thousands of words a second of language models, as the paper gives them for two V100."""
+FASTER = 7
+"""How much faster an H200 is, roughly; finished runs correct it."""
+TEST_WORDS = 463_215
+"""WikiText-103's validation and test sets."""
+
+
+def guess_language(config: LanguageRunConfig) -> float:
+    """Seconds of training a language model on an idle H200, roughly."""
+    return config.train.steps * config.train.streams * config.text.segment / _words_per_s(config)
+
+
+def test_seconds(config: AnyConfig) -> float:
+    """Of the tests at the end, which are no part of a run's seconds; those of sequences take no time."""
+    if not isinstance(config, LanguageRunConfig):
+        return 0.0
+    # no backward pass, but each word is computed in many windows
+    windows = 1 if config.train.carry else config.text.segment / config.train.test_stride
+    return TEST_WORDS * windows / 3 / _words_per_s(config)
+
+
+def _words_per_s(config: LanguageRunConfig) -> float:
+    core = config.model.core
+    if not isinstance(core, BlocksConfig):
+        return 1000.0 * FASTER * WORDS_PER_S["delta"]
+    return 1000.0 * FASTER * WORDS_PER_S[_kind(core.layer)] * 16 / core.layers
+
+
+def _kind(layer: FWPConfig | AttentionConfig) -> str:
+    """Which of the timed layers a layer is most like."""
+    if isinstance(layer, AttentionConfig):
+        return "attention"
+    found = layer.slow if layer.slow in STEP_MS else layer.fast.partition("_")[0]
+    return found if found in STEP_MS else layer.rule
+
+
+def guess(config: AnyConfig) -> float:
     """Seconds of training on an idle H200, roughly."""
+    if isinstance(config, LanguageRunConfig):
+        return guess_language(config)
     steps = -(-getattr(config.task, "train", 10_000) // config.train.batch) * config.train.epochs
     ms, core = STEP_MS["delta"], config.model.core
     if isinstance(core, LSTMConfig):
@@ -130,7 +194,8 @@ def guess(config: RunConfig) -> float:
     return steps * ms * length / 1000
 
 
-def _key(config: RunConfig) -> str:
+def key(config: AnyConfig | RLRunConfig) -> str:
     """Of everything but the seed."""
-    data = to_dict(replace(config, {"train.seed": 0}))
+    seed = "impala.seed" if isinstance(config, RLRunConfig) else "train.seed"
+    data = to_dict(replace(config, {seed: 0}))
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]

@@ -9,8 +9,10 @@ from rfwp.build import build
 from rfwp.config import replace
 from rfwp.environment import process_age
 from rfwp.errors import InvalidFile, InvalidInput
+from rfwp.lm.command import changed as change_language
 from rfwp.report.records import read_runs
-from rfwp.reproduce.jobs import Costs, Job, chosen_presets, make_jobs, missing
+from rfwp.reproduce import agents
+from rfwp.reproduce.jobs import Change, Costs, Job, chosen_presets, make_jobs, missing
 from rfwp.reproduce.options import ReproduceOptions
 from rfwp.reproduce.process import Process
 from rfwp.reproduce.schedule import Budget, Outcome, Scheduler, Worker
@@ -27,7 +29,7 @@ class Plan:
 
     jobs: list[Job]
     missing: list[Job]
-    costs: Costs
+    costs: Costs | agents.AgentCosts
 
 
 def make_plan(options: ReproduceOptions) -> Plan:
@@ -36,7 +38,11 @@ def make_plan(options: ReproduceOptions) -> Plan:
         raise InvalidInput(f"jobs={options.jobs}; use at least 1")
     if options.budget_seconds is not None and not options.budget_seconds > 0:
         raise InvalidInput(f"budget-seconds={options.budget_seconds}; use a positive number, or leave it away")
-    change = partial(changed, options=TrainOptions(epochs=options.epochs, set=options.set))
+    if options.table == agents.TABLE:
+        return _agents_plan(options)
+    if options.games:
+        raise InvalidInput("--games is for atari: rfwp reproduce atari --games pong seaquest")
+    change = _change(options)
     jobs = make_jobs(chosen_presets(options.table, options.models), options.seeds, change, options.runs_folder)
     find_device(options.device)
     for config in {replace(job.config, {"train.seed": 0}) for job in jobs} if options.set else ():
@@ -44,6 +50,31 @@ def make_plan(options: ReproduceOptions) -> Plan:
     runs = read_runs(options.out)
     costs = Costs(runs)
     return Plan(jobs, sorted(missing(jobs, runs), key=costs.left), costs)
+
+
+def _agents_plan(options: ReproduceOptions) -> Plan:
+    jobs = agents.agent_jobs(options)
+    find_device(options.device)
+    runs = read_runs(options.out)
+    costs = agents.AgentCosts(runs)
+    return Plan(list(jobs), sorted(agents.missing_agents(jobs, runs), key=costs.left), costs)
+
+
+def _change(options: ReproduceOptions) -> Change:
+    """From the config of a preset to the one that was asked for."""
+    how = TrainOptions(
+        epochs=options.epochs,
+        steps=options.steps,
+        text=options.text,
+        held_out=options.held_out,
+        vocabulary=options.vocabulary,
+        set=options.set,
+    )
+    if options.table != "wiki-28m":
+        return partial(changed, options=how)
+    if not (options.text and options.vocabulary):
+        raise InvalidInput("wiki-28m needs --text FOLDER with the training text and --vocabulary FILE of WikiText-103's words")
+    return partial(change_language, options=how)
 
 
 def reproduce(
@@ -75,10 +106,10 @@ def reproduce(
     return outcome, 128 + signals.wish if signals.wish else 0
 
 
-def _costs(plan: Plan, out: Path) -> Costs:
+def _costs(plan: Plan, out: Path) -> Costs | agents.AgentCosts:
     """With what was learnt from runs that have finished since."""
     try:
-        return Costs(read_runs(out))
+        return type(plan.costs)(read_runs(out))
     except InvalidFile:
         # a worker may be writing its line this very moment, which is no reason to stop the others
         return plan.costs
@@ -87,10 +118,10 @@ def _costs(plan: Plan, out: Path) -> Costs:
 def describe_plan(plan: Plan, jobs: int) -> list[str]:
     """What is there, what is missing and how long that may take."""
     lines = [f"{len(plan.jobs) - len(plan.missing)} of {len(plan.jobs)} runs are finished, {len(plan.missing)} missing"]
-    for preset in dict.fromkeys(job.preset for job in plan.missing):
-        mine = [job for job in plan.missing if job.preset == preset]
+    for what in dict.fromkeys(job.what for job in plan.missing):
+        mine = [job for job in plan.missing if job.what == what]
         seeds = " ".join(f"{job.seed} ({job.progress():.0%} done)" if job.progress() else str(job.seed) for job in mine)
-        lines.append(f"  {preset}: seed {seeds}, about {duration(sum(map(plan.costs.left, mine)))}")
+        lines.append(f"  {what}: seed {seeds}, about {duration(sum(map(plan.costs.left, mine)))}")
     if plan.missing:
         total = sum(map(plan.costs.left, plan.missing))
         lines.append(f"about {duration(total)} of training, {min(jobs, len(plan.missing))} at a time")

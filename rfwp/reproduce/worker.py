@@ -8,10 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import from_dict
+from rfwp.config import LanguageRunConfig, RLRunConfig, from_dict
 from rfwp.environment import stem
 from rfwp.errors import RFWPError
+from rfwp.lm.loop import LanguageTrainer
 from rfwp.report.records import append_line
+from rfwp.reproduce.agents import finished_line
+from rfwp.rl.trainer import RLTrainer
 from rfwp.train.log import ConsoleLog
 from rfwp.train.loop import Trainer
 
@@ -21,11 +24,26 @@ STOPPED = 128 + signal.SIGTERM
 def work(request: dict[str, Any]) -> bool:
     """Train, or go on training; a run that is finished adds its line at once. False: it was told to stop."""
     config, folder, commit = from_dict(request["config"]), Path(request["folder"]), request["commit"]
-    result = Trainer(config, folder, device=request["device"], log=ConsoleLog(), commit=commit).run()
+    if isinstance(config, RLRunConfig):
+        return _work_agent(config, folder, request)
+    make = LanguageTrainer if isinstance(config, LanguageRunConfig) else Trainer
+    result = make(config, folder, device=request["device"], log=ConsoleLog(), commit=commit).run()
     if result.stopped in ("SIGINT", "SIGTERM"):
         return False
     line = result.to_json()
     # a run that had finished before, where nobody could say it
+    line["commit"] = line["commit"] or commit or None
+    append_line(Path(request["out"]) / f"{stem(line)}.jsonl", line)
+    return True
+
+
+def _work_agent(config: RLRunConfig, folder: Path, request: dict[str, Any]) -> bool:
+    """Train, or go on training, then test."""
+    device, log, commit = request["device"], ConsoleLog(), request["commit"]
+    result = RLTrainer(config, folder, device=device, log=log, commit=commit).run()
+    if result.stopped:
+        return False
+    line = finished_line(result, folder, device, log)
     line["commit"] = line["commit"] or commit or None
     append_line(Path(request["out"]) / f"{stem(line)}.jsonl", line)
     return True
