@@ -26,6 +26,11 @@ PACKAGES = [
     "shtab",
     # saving models
     "safetensors",
+    # Atari
+    "ale-py",
+    "gymnasium",
+    "cloudpickle",
+    "farama-notifications",
     # a peer; its ops need no transformers
     "fla-core",
     "einops",
@@ -36,7 +41,9 @@ LIMIT_MB = 40
 
 def install(target: Path, python: str, platform: str) -> None:
     """Wheels only, exactly the packages named above, in the versions of constraints.txt where it names them."""
-    wanted = ["--only-binary=:all:", "--no-deps", "--python-version", python, "--implementation", "cp", "--platform", platform]
+    wanted = ["--only-binary=:all:", "--no-deps", "--python-version", python, "--implementation", "cp"]
+    # wheels are named by the oldest system that they run on
+    wanted += [word for name in (platform, "manylinux2014_x86_64") for word in ("--platform", name)]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), *wanted]
     subprocess.run([*command, "--constraint", str(ROOT / "constraints.txt"), *PACKAGES], check=True)
 
@@ -54,7 +61,7 @@ def size_mb(target: Path) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default="3.12", help="version of Python on that machine")
-    parser.add_argument("--platform", default="manylinux2014_x86_64", help="its platform, as pip names it")
+    parser.add_argument("--platform", default="manylinux_2_28_x86_64", help="its platform, as pip names it")
     parser.add_argument("--target", type=Path, default=ROOT / ".device", help="folder to fill; what is in it is replaced")
     arguments = parser.parse_args()
     shutil.rmtree(arguments.target, ignore_errors=True)
