@@ -3,10 +3,10 @@
 import json
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 from rich.console import Console
@@ -36,11 +36,13 @@ from rfwp.presets import TASKS, Preset, agent_run, find, is_agent, is_language, 
 from rfwp.reproduce.options import ReproduceOptions
 from rfwp.rl.eval_options import AgentEvalOptions, WatchOptions
 from rfwp.rl.options import RLOptions
-from rfwp.train.distributed import is_first
+from rfwp.train.distributed import end_process, is_first
 from rfwp.train.options import EvalOptions
 from rfwp.train.options import TrainOptions as RunOptions
 
 if TYPE_CHECKING:
+    from rfwp.report.records import Run
+    from rfwp.train.command import Plan
     from rfwp.train.log import ConsoleLog
 
 DESCRIPTION = """Fast weight programmers: neural nets whose slow net rewrites, at every step, the weights of a fast net.
@@ -163,29 +165,38 @@ def train(
     elif agent != RLOptions():
         raise InvalidInput("--game, --env and the like are for agents: rfwp train atari/rdn --game pong; see: rfwp presets atari")
     from rfwp.lm import command as lm
-    from rfwp.lm.loop import LanguageTrainer
     from rfwp.train import command
     from rfwp.train.log import ConsoleLog
-    from rfwp.train.runner import Runner
 
     base = _base(preset, options)
-    language = lm.is_language_run(base, options)
-    change: command.Change = lm.changed if language else command.changed
-    make: type[Runner] = LanguageTrainer if language else command.Trainer
+    kind = lm.KIND if lm.is_language_run(base, options) else command.KIND
     if options.resume is not None:
-        plans = command.plan_resumed(base, options, change)
+        plans = command.plan_resumed(base, options, kind)
     elif base is None:
         raise InvalidInput("train needs a preset, --data FOLDER with --model PRESET, or --resume RUN; see: rfwp presets")
     else:
         name = preset if options.data is None else f"{options.data.resolve().name}-{options.model}"
-        plans = command.plan_runs(base, options, name, change)
-    results = command.train(plans, options, ConsoleLog(_console()), make)
-    if is_first() and not command.exit_code(results):
-        title = f"test, {len(results)} seeds: mean ± standard deviation" if len(results) > 1 else "test"
-        _console().print(_listing((title, ""), command.summary(results)))
+        plans = command.plan_runs(kind.change(base, options), options, name, kind)
+    results = command.train(plans, options, ConsoleLog(_console()), kind)
+    title = f"test, {len(results)} seeds: mean ± standard deviation" if len(results) > 1 else "test"
+    _end_training(plans, results, title, command.summary, at_once=options.shard)
+
+
+def _end_training(
+    plans: "list[Plan]",
+    results: list[Any],
+    title: str,
+    summary: Callable[[list[Any]], list[tuple[str, str]]],
+    at_once: bool = False,
+) -> NoReturn:
+    """What the runs have reached and where they are, unless a signal stopped them; the process ends as its last run did."""
+    from rfwp.train.command import exit_code
+
+    if is_first() and not exit_code(results):
+        _console().print(_listing((title, ""), summary(results)))
         for plan in plans:
             _console().print(f"-> {plan.folder}", style="dim", soft_wrap=True)
-    sys.exit(command.exit_code(results))
+    end_process(exit_code(results), at_once)
 
 
 def _is_agent_run(preset: str, options: RunOptions) -> bool:
@@ -195,7 +206,8 @@ def _is_agent_run(preset: str, options: RunOptions) -> bool:
 
 
 def _train_agent(preset: str, options: RunOptions, agent: RLOptions) -> NoReturn:
-    from rfwp.rl import command
+    from rfwp.rl import command as agents
+    from rfwp.train import command
     from rfwp.train.log import ConsoleLog
 
     if agent.core and preset != "rl":
@@ -203,16 +215,17 @@ def _train_agent(preset: str, options: RunOptions, agent: RLOptions) -> NoReturn
     base = None
     if preset:
         row = f"atari/{agent.core or 'rdn'}" if preset == "rl" else preset
-        base = agent_run(row, command.choose_environment(agent))
+        base = agent_run(row, agents.choose_environment(agent))
         # the paper's agents are those that play Atari games
         base = replace(base, preset=f"rl/{row.partition('/')[2]}") if agent.env else base
-    plans = command.plan_runs(base, options) if base and not options.resume else command.plan_resumed(base, options)
-    results = command.train(plans, options, agent, ConsoleLog(_console()))
-    if is_first() and not command.exit_code(results):
-        _console().print(_listing(("the last 100 episodes of training", ""), command.summary(results)))
-        for plan in plans:
-            _console().print(f"-> {plan.folder}", style="dim", soft_wrap=True)
-    sys.exit(command.exit_code(results))
+    kind = agents.kind_of(agent)
+    if base is None or options.resume is not None:
+        plans = command.plan_resumed(base, options, kind)
+    else:
+        config = agents.changed(base, options)
+        plans = command.plan_runs(config, options, agents.name_of(config), kind)
+    results = command.train(plans, options, ConsoleLog(_console()), kind)
+    _end_training(plans, results, "the last 100 episodes of training", agents.summary)
 
 
 def _base(preset: str, options: RunOptions) -> RunConfig | LanguageRunConfig | None:
@@ -402,21 +415,23 @@ def reproduce(options: Annotated[ReproduceOptions, tyro.conf.PositionalRequiredA
 
 @app.command
 def report(out: Path = Path("results")) -> None:
-    """Write the paper's tables with our runs beside them, and the learning curves, and show the tables that have runs.
+    """Write the paper's tables with our runs beside them, learning curves and speed, as one page; show the tables that have runs.
 
     Args:
-        out: Folder with runs/*.jsonl; gets tables/*.md and figures/*.png and *.svg.
+        out: Folder with runs/*.jsonl and bench/*.jsonl; gets report.html, report.md, tables/*.md and figures/*.png and *.svg.
     """
     from rfwp.report.atari import write_atari
-    from rfwp.report.plots import write_figures, write_improvements, write_returns
-    from rfwp.report.records import read_runs
+    from rfwp.report.page import write_page
+    from rfwp.report.results import read_results
     from rfwp.report.tables import LEGEND, write_tables
     from rfwp.report.wiki import write_text_tables
 
-    runs = read_runs(out / "runs")
-    if not runs:
+    results = read_results(out)
+    for problem in results.problems:
+        print(f"rfwp: {problem}; it was passed over", file=sys.stderr)
+    if not results.runs and not results.measurements:
         raise InvalidInput(f"{out / 'runs'} has no finished runs; make some: rfwp reproduce table-2")
-    console = _console()
+    console, runs = _console(), results.runs
     agents = write_atari(runs, out / "tables")
     for table in (*write_tables(runs, out / "tables"), *write_text_tables(runs, out / "tables"), agents):
         if table.runs:
@@ -426,9 +441,22 @@ def report(out: Path = Path("results")) -> None:
         for note in table.notes:
             console.print(note, style="dim", soft_wrap=True, markup=False, highlight=False)
     console.print(f"\n{LEGEND}", style="dim", soft_wrap=True)
-    writers = (write_figures, write_improvements, write_returns) if agents.runs else (write_figures,)
-    for path in (out / "tables", *(path for write in writers for path in write(runs, out / "figures"))):
+    pictures = _draw(runs, out / "figures", with_agents=agents.runs > 0)
+    for path in (out / "tables", *pictures, *write_page(results, out, pictures)):
         console.print(f"-> {path}", style="dim", soft_wrap=True)
+
+
+def _draw(runs: "Sequence[Run]", folder: Path, with_agents: bool) -> list[Path]:
+    """PNG and SVG files, for papers and slides; without matplotlib there are none, and that is said."""
+    from rfwp.report.plots import write_figures, write_improvements, write_returns
+
+    writers = (write_figures, write_improvements, write_returns) if with_agents else (write_figures,)
+    try:
+        return [path for write in writers for path in write(runs, folder)]
+    except MissingExtra as error:
+        # the page draws by itself
+        print(f"rfwp: {error}", file=sys.stderr)
+        return []
 
 
 @app.command

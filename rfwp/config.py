@@ -248,6 +248,8 @@ class TrainConfig:
     accumulate: int = 1
     """Parts that a batch is cut into, one after another; the gradient is that of the whole batch."""
     lr: float = 3e-4
+    decay: float = 0.0
+    """The last share of the training, from 0 to 1, over which the learning rate falls linearly to 0; 0: it never falls."""
     beta1: float = 0.9
     beta2: float = 0.995
     eps: float = 1e-9
@@ -462,8 +464,10 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return config
     for option in options:
         if typing.get_origin(option) is Literal:
-            if value in typing.get_args(option):
-                return value
+            # who types task.semantics=true or model.positions=none means the word
+            word = str(value).lower() if value is None or isinstance(value, bool) else value
+            if word in typing.get_args(option):
+                return word
             raise unknown(f"value for {where}", value, typing.get_args(option))
         if typing.get_origin(option) is tuple and isinstance(value, list) and all(type(v) is int for v in value):
             return tuple(value)

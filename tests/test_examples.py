@@ -2,6 +2,7 @@
 
 import runpy
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import torch
 from rfwp.config import MemoryGameConfig
 from rfwp.report.records import read_file
 from rfwp.tasks.environments import make
-from rfwp.train import TrainStep
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = ["--statements", "4", "--train", "64", "--test", "8", "--epochs", "2"]
@@ -62,38 +62,36 @@ def test_demo_shows_what_both_models_say_at_every_token(demo):
     assert "wrong" in out
 
 
-def test_demo_that_is_finished_shows_the_same_again_without_training(demo, monkeypatch):
+def test_demo_that_is_finished_shows_the_same_again_without_training(demo):
     _, first, _ = demo()
-
-    def train(*_):
-        raise AssertionError("it trains again")
-
-    monkeypatch.setattr(TrainStep, "__call__", train)
+    checkpoints = [Path("runs/demo", name, "last/state.json") for name in ("delta-rnn", "linear-transformer")]
+    written = [path.stat().st_mtime_ns for path in checkpoints]
     code, again, _ = demo()
     assert code == 0
-    assert "trained before" in again
+    assert again.count("trained before") == 2
+    assert written == [
+        Path("runs/demo", name, "last/state.json").stat().st_mtime_ns for name in ("delta-rnn", "linear-transformer")
+    ]
     shown = first.index("token by token")
     assert again[again.index("token by token") :] == first[shown:]
 
 
-def test_demo_goes_on_after_ctrl_c(demo, monkeypatch):
-    step, steps = TrainStep.__call__, []
-
-    def interrupted(self, *batch):
-        steps.append(1)
-        if len(steps) == 6:
-            signal.raise_signal(signal.SIGINT)
-        return step(self, *batch)
-
-    monkeypatch.setattr(TrainStep, "__call__", interrupted)
-    code, _, err = demo()
-    assert code == 130
+def test_demo_goes_on_after_ctrl_c(demo):
+    """Ctrl-C for the first process; it passes it on, and both runs are saved."""
+    command = [sys.executable, str(EXAMPLES / "code_execution.py"), *SMALL, "--epochs", "200"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if "epoch 3/200" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
     assert "the same command goes on" in err
-    code, out, _ = demo()
+    assert not Path("runs/demo/delta-rnn/result.json").exists()
+    code, out, _ = demo("--epochs", "200")
     assert code == 0
-    assert "resumed after epoch 1, step 2" in out
-    # 64 programs in batches of 16, two epochs, two models: nothing was trained twice
-    assert len(steps) == 16
+    assert "Delta RNN: resumed after epoch" in out
+    assert Path("runs/demo/report/report.md").exists()
 
 
 def test_demo_leaves_a_run_with_other_settings_alone(demo):

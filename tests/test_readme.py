@@ -1,28 +1,17 @@
 """The README's examples run, in order, as one program; so does the fast net of CONTRIBUTING.md."""
 
 import os
-import re
-from pathlib import Path
 
 import torch
 
 from rfwp import FWP, Composition
 from rfwp.fwp import fast
-
-ROOT = Path(__file__).parent.parent
-
-
-def python_blocks(name):
-    return re.findall(r"^ *```python\n(.*?)^ *```", (ROOT / name).read_text(), flags=re.DOTALL | re.MULTILINE)
+from tests.pages import python_blocks, run_page
 
 
 def test_readme_examples_run(tmp_path, monkeypatch, capsys):
-    blocks = python_blocks("README.md")
-    assert len(blocks) >= 4
     monkeypatch.chdir(tmp_path)
-    names = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+    names = run_page("README.md")
     assert "Recurrent/Delta fast RNN" in capsys.readouterr().out
     assert names["logits"].shape == (2, 50, 26)
     assert names["W"].shape == (2, 4, 32, 16)

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import rfwp
-from rfwp.config import AttentionConfig, BlocksConfig, FWPConfig, LSTMConfig, SequenceConfig
+from rfwp.config import AgentConfig, AttentionConfig, BlocksConfig, FWPConfig, LSTMConfig, SequenceConfig
 from rfwp.errors import InvalidInput
 from rfwp.fwp.rules import read
 from rfwp.fwp.zoo import ZOO
+from rfwp.trace import Recorded, join
 
 T = 13
 COMPOSITIONS = {name: FWPConfig(**composition.specification()) for name, composition in ZOO.items()} | {
@@ -129,10 +130,11 @@ def test_models_without_fast_weights_are_refused_in_one_line(core, seen):
 
 def test_example_of_the_docs_runs():
     page = (Path(__file__).parent.parent / "docs/play.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     names = {}
-    exec(compile(block, "docs/play.md", "exec"), names)
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(compile(block, "docs/play.md", "exec"), names)
     assert names["W"].weights.shape == (10, 8, 16, 16)
+    assert names["join"](names["played"]).matrices["W"].weights.shape == (4, 2, 8, 8)
 
 
 def test_what_is_no_sequence_of_tokens_is_refused():
@@ -142,3 +144,62 @@ def test_what_is_no_sequence_of_tokens_is_refused():
         rfwp.trace(build(), [1, 11])
     with pytest.raises(InvalidInput, match="takes a SequenceModel, saw Linear"):
         rfwp.trace(torch.nn.Linear(2, 2), [1])
+
+
+# --- Carried states ---
+
+AGENTS = {"delta rnn": FWPConfig(fast="rnn", phi="softmax"), "rdn": FWPConfig(slow="recurrent", phi="softmax")}
+
+
+def agent_and_inputs(layer):
+    torch.manual_seed(0)
+    core = BlocksConfig(layer, width=8, layers=2, heads=2, ff=12)
+    agent = rfwp.Agent(AgentConfig(actions=3, vector=5, features=6, core=core)).eval()
+    reset = torch.zeros(1, T, dtype=torch.bool)
+    reset[:, 0] = reset[:, 6] = True
+    return agent, torch.randn(1, T, 5), torch.randn(1, T), reset
+
+
+@pytest.mark.parametrize("name", [*AGENTS, "LSTM slow net"])
+def test_agent_is_recorded_step_by_step_with_its_carried_state(name):
+    agent, seen, reward, reset = agent_and_inputs(AGENTS.get(name) or COMPOSITIONS[name])
+    recorded, state, values, layers = Recorded(agent), None, [], []
+    with torch.no_grad():
+        whole, last = agent(seen, reward, None, reset)
+        for t in range(T):
+            output, state = recorded.model.step(seen[:, t], reward[:, t], state, reset[:, t])
+            values.append(output.value)
+            layers.append(recorded.layers)
+    torch.testing.assert_close(torch.cat(values), whole.value[0], rtol=1e-5, atol=1e-5)
+    for number, expected in enumerate(last):
+        together = join([step[number] for step in layers])
+        for matrix, record in together.matrices.items():
+            torch.testing.assert_close(record.weights[-1], expected[matrix][0], rtol=1e-5, atol=1e-5)
+            written = record.writes.unsqueeze(-1) * record.keys.unsqueeze(-2)
+            torch.testing.assert_close(record.weights, record.before + written, rtol=1e-5, atol=1e-5)
+            for t in (0, 3, 6, 9):
+                torch.testing.assert_close(record.change(t), written[t], rtol=1e-5, atol=1e-5)
+
+
+def test_joined_steps_are_the_whole_call():
+    agent, seen, reward, reset = agent_and_inputs(AGENTS["rdn"])
+    recorded, state, parts = Recorded(agent), None, []
+    with torch.no_grad():
+        recorded.model(seen, reward, None, reset)
+        whole = recorded.layers[1]
+        for some in (slice(0, 4), slice(4, 9), slice(9, T)):
+            _, state = recorded.model(seen[:, some], reward[:, some], state, reset[:, some])
+            parts.append(recorded.layers[1])
+    for name, expected in vars(whole.matrices["W"]).items():
+        torch.testing.assert_close(getattr(join(parts).matrices["W"], name), expected, rtol=1e-5, atol=1e-5)
+    assert (parts[1].matrices["W"].start != 0).any()
+
+
+def test_shares_do_not_reach_behind_an_emptied_memory():
+    agent, seen, reward, reset = agent_and_inputs(AGENTS["delta rnn"])
+    recorded = Recorded(agent)
+    with torch.no_grad():
+        recorded.model(seen, reward, None, reset)
+    shares = recorded.layers[0].matrices["W"].shares(9)
+    assert torch.equal(shares[:6], torch.zeros(6, 2))
+    torch.testing.assert_close(shares.sum(0), torch.ones(2), rtol=1e-4, atol=1e-4)

@@ -6,7 +6,8 @@ from torch import Tensor
 from rfwp.bench.shapes import ModelShape
 from rfwp.config import BlocksConfig, SequenceConfig, replace
 from rfwp.layers import FWP
-from rfwp.lm.carried import Carried, flat
+from rfwp.layers.state import flat
+from rfwp.lm.carried import Carried
 from rfwp.models import SequenceModel
 from rfwp.models.adaptive import TiedAdaptive
 from rfwp.presets import WIKI_28M, model_config

@@ -18,7 +18,7 @@ from rfwp.config import AtariConfig, ImpalaConfig, RLRunConfig
 from rfwp.environment import environment
 from rfwp.errors import InvalidInput
 from rfwp.presets import agent_run
-from rfwp.rl.command import fit
+from rfwp.rl.command import CHOICES, fit
 from rfwp.rl.cores import BusyClock, environment_threads
 from rfwp.rl.trainer import RLTrainer
 from rfwp.rl.unroll import Actor
@@ -47,13 +47,12 @@ class Setting:
         return 0.3 if self.options.quick else self.options.seconds
 
     def trainer(self, config: RLRunConfig, folder: str) -> RLTrainer:
-        choices = {"auto": "auto", "yes": True, "no": False}
         return RLTrainer(
             config,
             folder,
             device=self.device,
-            graphs=choices[self.options.graph],  # type: ignore[arg-type]
-            channels_last=choices[self.options.channels_last],  # type: ignore[arg-type]
+            graphs=CHOICES[self.options.graph],  # type: ignore[arg-type]
+            channels_last=CHOICES[self.options.channels_last],  # type: ignore[arg-type]
             compile_stem=self.options.compile_stem,
             threads=self.threads,
         )

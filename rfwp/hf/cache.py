@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import Cache
 
 from rfwp.errors import InvalidInput
-from rfwp.layers.state import map_state, select
+from rfwp.layers.state import flat, map_state, select
 
 
 class RecurrentCache(Cache):
@@ -39,9 +39,8 @@ class RecurrentCache(Cache):
 
     @property
     def batch_size(self) -> int:
-        sizes: list[int] = []
-        map_state(lambda s: sizes.append(s.shape[0]) or s, self.state)  # type: ignore[func-returns-value]
-        return sizes[0] if sizes else 0
+        tensors = flat(self.state)
+        return len(tensors[0]) if tensors else 0
 
     @property
     def is_initialized(self) -> bool:

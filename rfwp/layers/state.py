@@ -29,6 +29,18 @@ def map_state(f: Callable[[Tensor], Tensor], state: S) -> S:
     return mapped
 
 
+def flat(state: Any) -> list[Tensor]:
+    """All tensors of a state, in its order."""
+    found: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_state(keep, state)
+    return found
+
+
 def detach(state: S) -> S:
     """The same state, cut from the graph: truncated backpropagation through time."""
     return map_state(lambda s: s.detach(), state)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rfwp.errors import InvalidFile
-from rfwp.layers.state import map_state
+from rfwp.layers.state import flat, map_state
 from rfwp.models import SequenceModel
 from rfwp.models.modes import evaluating
 from rfwp.train.distributed import World
@@ -45,15 +45,3 @@ class Carried:
                     "the carried state in the checkpoint does not fit the model; were they made by another version?"
                 )
             tensor.copy_(found[world.rank * len(tensor) : (world.rank + 1) * len(tensor)])
-
-
-def flat(state: Any) -> list[Tensor]:
-    """All tensors of a state, in its order."""
-    found: list[Tensor] = []
-
-    def keep(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    map_state(keep, state)
-    return found

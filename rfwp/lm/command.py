@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from rfwp.config import LanguageRunConfig, TextConfig, replace
+from rfwp.config import BlocksConfig, LanguageRunConfig, TextConfig, replace
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.lm.evaluate import on_device, paper_perplexity, precision_of
+from rfwp.lm.loop import LanguageTrainer
 from rfwp.lm.saved import load_language_model
 from rfwp.lm.schedule import check_language_training
 from rfwp.models.perplexity import Perplexity, sliding_window
@@ -19,7 +20,7 @@ from rfwp.tasks.hub import WIKITEXT
 from rfwp.tasks.wikitext import Text
 from rfwp.tasks.words import Words
 from rfwp.train.checkpoint import replace_file
-from rfwp.train.command import parse_changes
+from rfwp.train.command import Kind, parse_changes
 from rfwp.train.folder import RunFolder
 from rfwp.train.log import Log
 from rfwp.train.options import EvalOptions, TrainOptions
@@ -48,7 +49,7 @@ def changed(base: LanguageRunConfig, options: TrainOptions) -> LanguageRunConfig
     given = _flags(base, options)
     if twice := sorted(set(given) & set(changes) - {"train.warmup", "train.validate_every"}):
         raise InvalidInput(f"{twice[0]} is there twice, as a flag and behind --set; give it once")
-    config: LanguageRunConfig = replace(base, given | changes)
+    config: LanguageRunConfig = replace(base, given | _with_embedding(base, changes))
     check_language_training(config)
     if config.text.segment != base.text.segment and "model.window" not in changes:
         # positions count down to the end of a segment
@@ -58,10 +59,21 @@ def changed(base: LanguageRunConfig, options: TrainOptions) -> LanguageRunConfig
     return config
 
 
+KIND = Kind(changed, LanguageTrainer)
+
+
 @cache
 def _count_words(text: TextConfig) -> int:
     """Once for all runs of a command."""
     return len(Text(text, splits=()).words)
+
+
+def _with_embedding(base: LanguageRunConfig, changes: dict[str, Any]) -> dict[str, Any]:
+    """Blocks read embeddings of their own width: who changes the one only means both."""
+    width = changes.get("model.core.width")
+    if width is None or "model.embedding" in changes or not isinstance(base.model.core, BlocksConfig):
+        return changes
+    return {**changes, "model.embedding": width}
 
 
 def _flags(base: LanguageRunConfig, options: TrainOptions) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rfwp.atomic import whole_file
 from rfwp.errors import InvalidInput
 from rfwp.layers.state import select
 from rfwp.lm.generate_options import GenerateOptions
@@ -20,7 +21,6 @@ from rfwp.lm.spacing import Spacing
 from rfwp.models import SequenceModel
 from rfwp.models.generate import stream
 from rfwp.models.modes import evaluating
-from rfwp.tasks.atomic import whole_file
 from rfwp.tasks.reading import EOS
 from rfwp.tasks.words import Words
 
@@ -83,6 +83,7 @@ def tell_many(model: SequenceModel, words: Words, prompt: str, options: Generate
 def write_lines(lines: Iterator[str], path: Path) -> None:
     """A text a line; the file is there whole or not at all."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             for line in lines:
                 file.write(f"{line}\n".encode())

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from rfwp.config import LanguageRunConfig
 from rfwp.errors import InvalidInput
-from rfwp.lm.carried import Carried, flat
+from rfwp.layers.state import flat
+from rfwp.lm.carried import Carried
 from rfwp.lm.evaluate import on_device, paper_perplexity, quick_perplexity
 from rfwp.lm.saved import WORDS
 from rfwp.lm.schedule import check_language_training, learning_rate
 from rfwp.lm.segments import Segments, fingerprint
 from rfwp.models import SequenceModel
 from rfwp.models.adaptive import TiedAdaptive
-from rfwp.models.perplexity import Perplexity
 from rfwp.tasks.wikitext import Text
 from rfwp.tasks.words import Words, check_same_vocabulary
 from rfwp.train.hooks import Counted
@@ -55,7 +55,7 @@ class LanguageTrainer(Runner):
     ):
         """`commit`: which code this is, where git cannot say it."""
         check_language_training(config)
-        super().__init__(config, folder, device, log, save_minutes)
+        super().__init__(config, folder, device, log, save_minutes, speed)
         self.text = Text(config.text) if text is None else text
         self._check_words()
         train, world = config.train, self.world
@@ -64,7 +64,7 @@ class LanguageTrainer(Runner):
                 f"train.streams={train.streams} cannot be shared equally by {world.size} processes in {train.accumulate} parts"
             )
         self.segments = Segments(self.text.batches("train", train.streams, world.rank, world.size), world.size)
-        self._prepare(fingerprint(self.text), speed, commit)
+        self._prepare(fingerprint(self.text), commit)
         self.steps = train.validate_every
         self.valid = on_device(self.text.tokens("valid"), world.device)
         self.carried = Carried(self.model, train.streams // world.size, world.device) if train.carry else None
@@ -117,7 +117,7 @@ class LanguageTrainer(Runner):
             cuda_graph=self.graph,
             clip=train.clip,
             parts=train.accumulate,
-            reduce=(lambda: world.sum_gradients(self.model.parameters())) if world.size > 1 else None,
+            reduce=self._reduce(),
             state=None if carried is None else carried.tensors,
         )
 
@@ -143,10 +143,10 @@ class LanguageTrainer(Runner):
     # --- Validation and test ---
 
     def _validated(self) -> dict[str, float]:
-        found = quick_perplexity(self.model, self.valid, self.config)
+        found = quick_perplexity(self.model, self.valid, self.config, self.world)
         if not math.isfinite(found.mean):
             self._diverged(f"the loss on the validation text is {found.mean}", self.progress.epoch, self.progress.step - 1)
-        return self._agreed(found)
+        return {self.score: found.perplexity}
 
     def _tested(self) -> tuple[dict[str, float], dict[str, float]]:
         """Both by the protocol of the test; the validations of the training have a name of their own."""
@@ -158,13 +158,10 @@ class LanguageTrainer(Runner):
             def show(done: int, total: int, name: str = name) -> None:
                 self.log.working(f"testing on {name}", done, total)
 
-            found[name] = self._agreed(paper_perplexity(self.model, tokens, self.config, self.config.train.test_stride, show))
+            stride = self.config.train.test_stride
+            reached = paper_perplexity(self.model, tokens, self.config, stride, show, self.world)
+            found[name] = {self.score: reached.perplexity}
         return found["test"], found["valid"] | {"perplexity while training": self.best.score}
-
-    def _agreed(self, found: Perplexity) -> dict[str, float]:
-        """All processes have computed the same; that of the first counts, so that they agree to the last bit."""
-        value = torch.tensor(found.perplexity if self.world.first else 0.0, dtype=torch.float64, device=self.world.device)
-        return {self.score: self.world.sum(value).item()}
 
     # --- What the run says and keeps ---
 

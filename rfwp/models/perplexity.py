@@ -4,6 +4,9 @@
 >>> result.perplexity, result.count                         # over N - 1 targets
 >>> result.by_position                                      # mean -log p at each position of the window, for a plot
 
+Several processes share the work: share=(1, 4) does the second quarter of it, the sums and counts of all add up to the whole, and
+every process calls the model as often as the others, as a model in parts needs it.
+
 Neither looks at precision: put autocast around the call. Results stay on the device until the end, so on a GPU
 `progress(done, total)` counts the targets whose work has been handed over.
 """
@@ -64,39 +67,60 @@ def sliding_window(
     stride: int = 1,
     batch: int = 256,
     progress: Progress | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> Perplexity:
     """Windows that start `stride` apart, each from a zero state: the first counts all its positions, the others their last ones.
 
     With stride=1 every target but the first ones is predicted from exactly `window` tokens, as the paper evaluates models of
     limited context; a larger stride is that much cheaper, and stride=window gives the loss at every position of a window.
     Every target counts once: the last window ends with the tokens and counts what the one before has left.
-    `batch` windows are computed at once, and only what counts goes through the head.
+    `batch` windows are computed at once, and only what counts goes through the head. The same batches are computed however many
+    processes share them.
     """
     total = _check(tokens, window=window, stride=stride, batch=batch)
     if stride > window:
         raise InvalidInput(f"sliding_window: stride={stride} leaves out tokens between windows of {window}; use at most {window}")
     length = min(window, total)
     inputs, targets = tokens[:-1].unfold(0, length, 1), tokens[1:].unfold(0, length, 1)
-    tally = _Tally(model, window, total, progress)
+    work = _windows(total, length, stride, batch)
+    rank, size = share
+    mine = work[rank::size]
+    tally = _Tally(model, window, sum(rows * last for _, rows, last in mine), progress)
     with evaluating(model):
-        tally.add(inputs[:1], targets[:1], length)
-        # the ends of what is counted: `stride` apart, the last at the end of the tokens
-        whole, rest = divmod(total - length, stride)
-        for first in range(0, whole, batch):
-            starts = slice((first + 1) * stride, min(first + batch, whole) * stride + 1, stride)
-            tally.add(inputs[starts], targets[starts], stride)
-        if rest:
-            tally.add(inputs[-1:], targets[-1:], rest)
+        for places, _, last in mine:
+            tally.add(inputs[places], targets[places], last)
+        # where the others have one batch more
+        if len(mine) < -(-len(work) // size):
+            tally.add(inputs[:1], torch.full_like(targets[:1], -1), 1)
     return tally.result()
+
+
+def _windows(total: int, length: int, stride: int, batch: int) -> list[tuple[slice, int, int]]:
+    """Batches of windows: where they start, how many they are, and how many of their last positions count."""
+    work = [(slice(0, 1), 1, length)]
+    # the ends of what is counted: `stride` apart, the last at the end of the tokens
+    whole, rest = divmod(total - length, stride)
+    for first in range(0, whole, batch):
+        end = min(first + batch, whole)
+        work.append((slice((first + 1) * stride, end * stride + 1, stride), end - first, stride))
+    if rest:
+        work.append((slice(total - length, None), 1, rest))
+    return work
 
 
 @torch.no_grad()
 def full_context(
-    model: SequenceModel, tokens: Tensor, segment: int = 256, streams: int = 1, progress: Progress | None = None
+    model: SequenceModel,
+    tokens: Tensor,
+    segment: int = 256,
+    streams: int = 1,
+    progress: Progress | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> Perplexity:
     """Segments one after the other, each from the state that the one before has left: every target is predicted from all before.
 
     The tokens are cut into `streams` contiguous parts that go side by side, each from a zero state; 1 is the paper's way.
+    Processes share the streams, so one stream is never quicker with several of them.
     The state of attention without a window grows with the tokens.
     """
     total = _check(tokens, segment=segment, streams=streams)
@@ -104,7 +128,13 @@ def full_context(
         raise InvalidInput(f"full_context: streams={streams} are more than the {total} targets; use fewer")
     length = -(-total // streams)
     inputs, targets = _cut(tokens[:-1], streams, length, 0), _cut(tokens[1:], streams, length, -1)
-    tally = _Tally(model, segment, total, progress)
+    rank, size = share
+    first, end = (-(-streams * n // size) for n in (rank, rank + 1))
+    if first == end:
+        # nothing is left for this process: it computes what does not count
+        first, end, targets = 0, 1, torch.full_like(targets, -1)
+    inputs, targets = inputs[first:end], targets[first:end]
+    tally = _Tally(model, segment, int((targets >= 0).sum()), progress)
     state = None
     with evaluating(model):
         for start in range(0, length, segment):

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from rfwp.atomic import sync
 from rfwp.config import ModelConfig, from_dict, to_dict
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError, missing_extra, usable_device
 from rfwp.version import __version__
@@ -209,7 +210,7 @@ def _write(folder: Path, tensors: dict[str, Tensor], config: str) -> None:
         safetensors.torch.save_file(tensors, new_weights, metadata={"format": "pt"})
         new_config.write_text(config)
         for path in (new_weights, new_config, folder):
-            _sync(path)
+            sync(path)
         os.replace(new_config, config_path)
         try:
             os.replace(new_weights, weights_path)
@@ -219,21 +220,10 @@ def _write(folder: Path, tensors: dict[str, Tensor], config: str) -> None:
             else:
                 config_path.write_bytes(earlier)
             raise
-        _sync(folder)
+        sync(folder)
     finally:
         new_weights.unlink(missing_ok=True)
         new_config.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """Wait until it is on the disk; Windows knows this for files only, and only for writable ones."""
-    if os.name != "posix" and path.is_dir():
-        return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

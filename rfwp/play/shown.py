@@ -1,18 +1,20 @@
-"""The models that the page shows: a packaged one, the best checkpoint of a run, or any saved model."""
+"""The models that the page shows: a packaged one, the best checkpoint of a run, or any saved model; agents with their games."""
 
 import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from rfwp.config import CodeExecutionConfig, ListOpsConfig, RunConfig, SequenceConfig, replace
+from rfwp.config import CodeExecutionConfig, EnvironmentConfig, ListOpsConfig, RunConfig, SequenceConfig, replace
 from rfwp.errors import InvalidFile, InvalidInput, unknown
-from rfwp.models import SequenceModel, load
+from rfwp.lm.saved import WORDS, load_language_model
+from rfwp.models import Agent, SequenceModel, load
 from rfwp.tasks import CodeExecution, ListOps, load_task
 from rfwp.tasks.code_execution import VARIABLES
-from rfwp.trace import trace
+from rfwp.tasks.words import Words
+from rfwp.trace import check_fast_weights
 from rfwp.train.checkpoint import BEST, EARLIER_BEST
 from rfwp.train.checkpoint import load as load_checkpoint
 from rfwp.train.folder import RunFolder
@@ -22,13 +24,13 @@ log = logging.getLogger("rfwp")
 
 PACKAGED = "code-execution-5"
 SEMANTICS = ("authors", "true")
-CODE, LISTS = "code-execution", "listops"
+CODE, LISTS, LANGUAGE, AGENT = "code-execution", "listops", "language", "agent"
 _SYMBOLS_WITHOUT_VARIABLES, _VALUES = 19, 26
 _LIST_SYMBOLS, _DIGITS = 14, 10
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownTask:
     """A model under the name that the page knows it by, and the task that it was trained on."""
 
     name: str
@@ -40,45 +42,86 @@ class Shown:
         return CODE if isinstance(self.task, CodeExecution) else LISTS
 
 
+@dataclass(frozen=True)
+class ShownLanguage:
+    """A language model and its words."""
+
+    kind: ClassVar[str] = LANGUAGE
+    name: str
+    model: SequenceModel
+    words: Words
+
+
+@dataclass(frozen=True)
+class ShownAgent:
+    """An agent and the game that it learned; one without fast weights can be watched all the same."""
+
+    kind: ClassVar[str] = AGENT
+    name: str
+    model: Agent
+    environment: EnvironmentConfig
+
+
+Reader = ShownTask | ShownLanguage
+Shown = Reader | ShownAgent
+
+
 def load_all(arguments: Sequence[str], semantics: str | None = None) -> dict[str, Shown]:
     """The models of the command line by name, in order; the packaged one if none was given."""
     if semantics is not None and semantics not in SEMANTICS:
         raise unknown("semantics", semantics, SEMANTICS)
     shown: dict[str, Shown] = {}
     for argument in arguments or (PACKAGED,):
-        model, task = _load(argument)
-        _check(argument, model)
-        if semantics is not None and isinstance(task, CodeExecution):
-            task = CodeExecution(replace(task.config, {"semantics": semantics}))
         name = _free_name(Path(argument), shown)
-        shown[name] = Shown(name, model.eval(), task)
+        shown[name] = _load(name, argument, semantics)
     return shown
 
 
-def _load(argument: str) -> tuple[SequenceModel, CodeExecution | ListOps]:
+def _load(name: str, argument: str, semantics: str | None) -> Shown:
     folder = Path(argument)
-    if _is_run(folder):
-        return _load_run(folder)
+    if folder.is_dir() and any((place / WORDS).is_file() for place in (folder, folder.resolve().parent)):
+        model, words = load_language_model(folder)
+        _check(argument, model)
+        return ShownLanguage(name, model, words)
+    run = _run_kind(folder)
+    if run == "rlrun":
+        # with all that training needs, so it is not quick to import
+        from rfwp.rl.trained import load_agent
+        from rfwp.train.log import Log
+
+        trained = load_agent(folder, "cpu", Log())
+        return ShownAgent(name, trained.agent, trained.config.environment)
+    model, task = _load_run(folder) if run else _load_saved(argument)
+    _check(argument, model)
+    if semantics is not None and isinstance(task, CodeExecution):
+        task = CodeExecution(replace(task.config, {"semantics": semantics}))
+    return ShownTask(name, model.eval(), task)
+
+
+def _load_saved(argument: str) -> tuple[SequenceModel, CodeExecution | ListOps]:
     model = load(argument)
     if not isinstance(model, SequenceModel):
-        raise InvalidInput(f"{argument} holds an agent; play shows models that read programs or lists")
+        raise InvalidInput(f"{argument} holds an agent but not its game; give the folder of its run")
     return model, _find_task(argument, model.config)
 
 
-def _is_run(folder: Path) -> bool:
-    """A run's config.json holds a run, a saved model's holds a model; what is broken is left to the one who loads it."""
+def _run_kind(folder: Path) -> str:
+    """A run's config.json holds a run, a saved model's holds a model: ""; what is broken is left to the one who loads it."""
     try:
         data = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(data, dict) and "run" in data
+        return ""
+    if not isinstance(data, dict) or "run" not in data:
+        return ""
+    return str(data["run"].get("kind")) if isinstance(data["run"], dict) else "broken"
 
 
 def _load_run(folder: Path) -> tuple[SequenceModel, CodeExecution | ListOps]:
     config = RunFolder(folder).config()
     if not isinstance(config, RunConfig) or not isinstance(config.task, CodeExecutionConfig | ListOpsConfig):
         kind = type(getattr(config, "task", config)).__name__.removesuffix("Config")
-        raise InvalidInput(f"{folder} is a run of kind {kind}; play shows runs of code execution and ListOps")
+        known = "code execution, ListOps, language models (with their words.txt) and agents"
+        raise InvalidInput(f"{folder} is a run of kind {kind}; play shows runs of {known}")
     task: Any = load_task(config.task)
     best = load_checkpoint(folder, (BEST, EARLIER_BEST), log.warning)
     if best is None:
@@ -98,14 +141,14 @@ def _find_task(argument: str, config: SequenceConfig) -> CodeExecution | ListOps
         return ListOps(ListOpsConfig())
     raise InvalidInput(
         f"{argument} reads {config.inputs} symbols and says {config.outputs}: neither code execution nor ListOps; "
-        "give a model of one of these, or the folder of its run"
+        "give a model of one of these, the folder of its run, or a language model with its words.txt"
     )
 
 
 def _check(argument: str, model: SequenceModel) -> None:
     """A model without fast weights is refused at the start, not at the first click."""
     try:
-        trace(model, [0])
+        check_fast_weights(model)
     except InvalidInput as error:
         raise InvalidInput(f"{argument}: {error}") from None
 

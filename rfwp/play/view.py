@@ -2,80 +2,130 @@
 
 import base64
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from rfwp.play.shown import CODE, Shown
+from rfwp.play.shown import CODE, LANGUAGE, LISTS, Shown, ShownAgent, ShownLanguage, ShownTask
+from rfwp.play.traces import Kept
 from rfwp.play.truth import nesting, variables
 from rfwp.tasks import CodeExecution
-from rfwp.trace import MatrixTrace, Trace
+from rfwp.trace import LayerTrace, MatrixTrace, Trace
 
 EXAMPLES = {
-    "code-execution": "x = 3 ; y = 7 ; x ++ ; if y < 6 : print x ; print x ;",
-    "listops": "[MAX 6 1 [FIRST 2 3 ] 0 [MIN 4 7 1 ] ]",
+    CODE: "x = 3 ; y = 7 ; x ++ ; if y < 6 : print x ; print x ;",
+    LISTS: "[MAX 6 1 [FIRST 2 3 ] 0 [MIN 4 7 1 ] ]",
+    LANGUAGE: "The ship left the harbour in the morning . In the evening the crew of the ship",
 }
+EXPECTED, EXPORTED = 5, 20
+"""Answers that the page shows, and words of a language model that an export holds."""
 
 
 def describe_model(shown: Shown) -> dict[str, Any]:
     """What stands on the page before any text is read."""
-    composition = shown.model.core.blocks[0].layer.composition  # type: ignore[union-attr,index]
-    core = shown.model.config.core
-    return {
-        "name": shown.name,
-        "kind": shown.kind,
+    common = {"name": shown.name, "kind": shown.kind, "parameters": sum(p.numel() for p in shown.model.parameters())}
+    blocks: Any = getattr(shown.model.core, "blocks", ())
+    composition = getattr(blocks[0].layer, "composition", None) if blocks else None
+    if composition is None:
+        # an agent that is worth watching without fast weights
+        return common | {"title": type(shown.model.core).__name__, "layers": 0, "heads": 0}
+    memory = {
         "title": composition.name,
         "rule": _equation(composition.rule),
         "fast": _equation(composition.fast),
         "erases": composition.rule.has_beta,
         "recurrent": composition.fast.recurrent or composition.slow.feeds_back,
-        "layers": core.layers,
-        "heads": core.heads,
-        "parameters": sum(p.numel() for p in shown.model.parameters()),
-        "symbols": list(shown.task.source.symbols),
-        "answers": list(shown.task.target.symbols),
-        "semantics": shown.task.config.semantics if isinstance(shown.task, CodeExecution) else "",
-        "size": shown.task.config.statements if isinstance(shown.task, CodeExecution) else shown.task.config.depth,
+        "layers": len(blocks),
+        "heads": blocks[0].layer.heads,
+    }
+    return common | memory | _describe_task(shown)
+
+
+def _describe_task(shown: Shown) -> dict[str, Any]:
+    if isinstance(shown, ShownLanguage):
+        return {"words": len(shown.words)}
+    if isinstance(shown, ShownAgent):
+        return {}
+    task = shown.task
+    return {
+        "symbols": list(task.source.symbols),
+        "semantics": task.config.semantics if isinstance(task, CodeExecution) else "",
+        "size": task.config.statements if isinstance(task, CodeExecution) else task.config.depth,
     }
 
 
-def describe_trace(key: str, shown: Shown, steps: Trace, truth: list[str]) -> dict[str, Any]:
+def describe_trace(key: str, kept: Kept) -> dict[str, Any]:
     """A whole trace without its fast weights: what was said at every token, and how much every head wrote."""
-    symbols = shown.task.source.decode(steps.tokens)
-    chosen = steps.probabilities.max(-1)
     data = {
         "id": key,
-        "model": shown.name,
-        "kind": shown.kind,
-        "tokens": symbols,
-        "truth": truth,
+        "model": kept.shown.name,
+        "kind": kept.shown.kind,
+        "tokens": kept.symbols,
+        "truth": kept.truth,
+        **describe_layers(kept.steps.layers),
+        # one scale for all steps of a layer's matrix, so that colours keep their meaning
+        "scales": [[scale(m.weights) for m in layer.matrices.values()] for layer in kept.steps.layers],
+        "written": [_bytes(_largest_is_one(written(layer))) for layer in kept.steps.layers],
+    }
+    if isinstance(kept.steps, Trace):
+        return data | _describe_answers(kept.shown, kept.steps, kept.symbols)
+    return data | _describe_words(kept)
+
+
+def _describe_answers(shown: Any, steps: Trace, symbols: list[str]) -> dict[str, Any]:
+    chosen = steps.probabilities.max(-1)
+    said = {
         "predictions": shown.task.target.decode(chosen.indices),
         "confidence": [round(p, 4) for p in chosen.values.tolist()],
-        "matrices": [
-            {"name": name, "rows": m.values.shape[-1], "cols": m.keys.shape[-1], "beta": m.betas is not None}
-            for name, m in steps.layers[0].matrices.items()
-        ],
-        "layers": len(steps.layers),
-        "heads": steps.layers[0].outputs.shape[1],
-        # one scale for all steps of a layer's matrix, so that colours keep their meaning
-        "scales": [[_scale(m.weights) for m in layer.matrices.values()] for layer in steps.layers],
-        "written": [_bytes(_written(layer.matrices.values())) for layer in steps.layers],
     }
     if shown.kind == CODE:
-        assert isinstance(shown.task, CodeExecution)
-        return data | {"variables": variables(symbols, shown.task.config.semantics)}
-    return data | {"nesting": [[n.depth, n.opened, n.value] for n in nesting(symbols)]}
+        return said | {"variables": variables(symbols, shown.task.config.semantics)}
+    return said | {"nesting": [[n.depth, n.opened, n.value] for n in nesting(symbols)]}
 
 
-def describe_step(steps: Trace, t: int, layer: int, head: int) -> dict[str, Any]:
-    """One step of one layer with all its heads; where the chosen head's reads come from."""
-    record = steps.layers[layer]
+def _describe_words(kept: Kept) -> dict[str, Any]:
+    """Surprise in bits, from the second word on; words that the model does not know."""
+    assert isinstance(kept.shown, ShownLanguage) and not isinstance(kept.steps, Trace)
+    unknown = [t for t, word in enumerate(kept.symbols) if word not in kept.shown.words]
+    return {"surprise": [None, *kept.steps.surprise], "unknown": unknown}
+
+
+def describe_layers(layers: Sequence[LayerTrace]) -> dict[str, Any]:
+    """How many there are, and what one of them holds."""
+    matrices = layers[0].matrices if layers else {}
+    shapes = [
+        {"name": name, "rows": m.values.shape[-1], "cols": m.keys.shape[-1], "beta": m.betas is not None}
+        for name, m in matrices.items()
+    ]
+    return {"matrices": shapes, "layers": len(layers), "heads": layers[0].outputs.shape[1] if layers else 0}
+
+
+def describe_step(kept: Kept, t: int, layer: int, head: int) -> dict[str, Any]:
+    """One step of one layer with all its heads; what the model expects, and where the chosen head's reads come from."""
+    likely = [[answer, round(p, 5)] for answer, p in expected(kept, t, EXPECTED)]
+    record = kept.steps.layers[layer]
+    sources = {name: m.shares(t)[:, head] for name, m in record.matrices.items()}
+    return {"t": t, "layer": layer, "head": head, "expected": likely, **describe_memory(record, t, sources)}
+
+
+def expected(kept: Kept, t: int, count: int) -> list[tuple[str, float]]:
+    """The likeliest answers at a step, with their probabilities."""
+    if isinstance(kept.shown, ShownTask):
+        assert isinstance(kept.steps, Trace)
+        answers = kept.shown.task.target
+        likely = kept.steps.probabilities[t].topk(min(count, len(answers)))
+        return list(zip(answers.decode(likely.indices), likely.values.tolist(), strict=True))
+    from rfwp.play.language import expected_words
+
+    assert not isinstance(kept.steps, Trace)
+    return expected_words(kept.shown, kept.steps, t, count)
+
+
+def describe_memory(record: LayerTrace, t: int, sources: Mapping[str, Tensor]) -> dict[str, Any]:
+    """A layer's fast matrices at a step, and each step's share in what was read from them."""
     return {
-        "t": t,
-        "layer": layer,
-        "head": head,
-        "probabilities": [round(p, 5) for p in steps.probabilities[t].tolist()],
         "output": _floats(record.outputs[t]),
         "matrices": [
             {
@@ -85,37 +135,37 @@ def describe_step(steps: Trace, t: int, layer: int, head: int) -> dict[str, Any]
                 "value": _floats(m.values[t]),
                 "query": _floats(m.queries[t]),
                 "read": _floats(m.reads[t]),
-                "write": _floats(m.weights[t] if t == 0 else m.weights[t] - m.weights[t - 1]),
+                "write": _floats(m.change(t)),
                 "beta": None if m.betas is None else [round(b, 4) for b in m.betas[t].tolist()],
-                "shares": _floats(m.shares(t)[:, head]),
+                "shares": _floats(sources[name]),
             }
             for name, m in record.matrices.items()
         ],
     }
 
 
-def export_step(shown: Shown, steps: Trace, truth: list[str], t: int) -> dict[str, Any]:
+def export_step(kept: Kept, t: int) -> dict[str, Any]:
     """One step of all layers and heads as plain numbers, to be read by other programs."""
-    layers = [
-        {
-            "output": record.outputs[t].tolist(),
-            "matrices": {name: _export(m, t) for name, m in record.matrices.items()},
-        }
-        for record in steps.layers
-    ]
-    symbols = shown.task.source.decode(steps.tokens)
-    answers = dict(zip(shown.task.target.symbols, steps.probabilities[t].tolist(), strict=False))
+    answers = dict(expected(kept, t, EXPORTED if isinstance(kept.shown, ShownLanguage) else len(kept.shown.task.target)))
+    said: dict[str, Any] = {"truth": kept.truth[t], "prediction": next(iter(answers)), "probabilities": answers}
+    if not isinstance(kept.steps, Trace):
+        said["surprise"] = kept.steps.surprise[t - 1] if t else None
     return {
-        "model": shown.name,
-        "composition": steps.layers[0].composition.name,
-        "tokens": symbols,
+        "model": kept.shown.name,
+        "composition": kept.steps.layers[0].composition.name,
+        "tokens": kept.symbols,
         "step": t,
-        "token": symbols[t],
-        "truth": truth[t],
-        "prediction": max(answers, key=lambda answer: answers[answer]),
-        "probabilities": answers,
-        "layers": layers,
+        "token": kept.symbols[t],
+        **said,
+        "layers": export_layers(kept.steps.layers, t),
     }
+
+
+def export_layers(layers: Sequence[LayerTrace], t: int) -> list[dict[str, Any]]:
+    return [
+        {"output": record.outputs[t].tolist(), "matrices": {name: _export(m, t) for name, m in record.matrices.items()}}
+        for record in layers
+    ]
 
 
 def describe_difference(a: Trace, b: Trace) -> dict[str, Any]:
@@ -136,13 +186,16 @@ def _export(matrix: MatrixTrace, t: int) -> dict[str, Any]:
     return numbers | {"beta": None if matrix.betas is None else matrix.betas[t].tolist()}
 
 
-def _written(matrices: Any) -> Tensor:
-    """‖W_t - W_{t-1}‖ over all matrices of a layer, (T, H), with the largest at 1"""
-    size = sum((m.weights - m.before).square().sum((-1, -2)) for m in matrices).sqrt()
-    return size / size.max().clamp(min=1e-12)
+def written(layer: LayerTrace) -> Tensor:
+    """‖W_t - W_{t-1}‖ over all matrices of a layer, (T, H)"""
+    return sum((m.weights - m.before).square().sum((-1, -2)) for m in layer.matrices.values()).sqrt()  # type: ignore[union-attr]
 
 
-def _scale(weights: Tensor) -> float:
+def _largest_is_one(sizes: Tensor) -> Tensor:
+    return sizes / sizes.max().clamp(min=1e-12)
+
+
+def scale(weights: Tensor) -> float:
     """The largest weight, but for a few."""
     values = weights.abs().flatten()
     # quantiles of large tensors are slow

@@ -8,7 +8,7 @@ from rfwp.config import AtariConfig, differences, to_dict
 from rfwp.presets import agent_run, find
 from rfwp.report.paper import ATARI_MODELS, Cell, tables
 from rfwp.report.records import Run, summarise
-from rfwp.report.tables import Rendered
+from rfwp.report.tables import Rendered, origin
 
 KIND = "rlrun"
 PAPER_TABLES = {"50 M steps": "table-9", "200 M steps": "table-10"}
@@ -122,8 +122,7 @@ def write_atari(runs: Sequence[Run], folder: Path) -> Rendered:
     """As folder/atari.md, where there are runs."""
     table = render_atari(runs)
     if table.runs:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{table.id}.md").write_text(table.markdown(), encoding="utf-8")
+        table.write(folder)
     return table
 
 
@@ -177,11 +176,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     others = dict.fromkeys(f"{run.preset} ({', '.join(changed)})" for run, changed in agents if changed)
     left_out = [f"left out, another agent: {what}" for what in others]
     counted = [run for run, changed in agents if not changed]
-    if not counted:
-        return left_out
-    devices = ", ".join(sorted({run.device for run in counted if run.device}))
-    commits = ", ".join(sorted({(run.commit or "unknown")[:7] + (" with changes" if run.dirty else "") for run in counted}))
-    return [f"{len(counted)} runs on {devices or 'an unknown device'}, code {commits}", *left_out]
+    return [origin(counted), *left_out] if counted else left_out
 
 
 def _of_the_agent(changed: Sequence[str]) -> list[str]:

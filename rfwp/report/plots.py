@@ -34,7 +34,7 @@ _COMPARISON_COLOURS = {
 """The last four as the paper's text names them: orange, sky blue, green, grey."""
 _SHADES = ("#444444", "#bbbbbb", "#888888")
 DASHES = ("-", "--", ":", "-.")
-_OPS = {
+OPS = {
     "sum": "linear-transformer",
     "delta": "delta-net",
     "delta_rnn": "delta-rnn",
@@ -106,7 +106,7 @@ def plot_scaling(rows: Iterable[Any], size: str, path: Path, title: str) -> list
     figure = _figure(13 if with_memory else 8, 4.5)
     axes = figure.subplots(1, 2 if with_memory else 1, squeeze=False)[0]
     lines = dict(sorted(_lines(timed, size).items()))
-    style = styles({label: _OPS.get(label.split()[0], "") for label in lines})
+    style = styles({label: OPS.get(label.split()[0], "") for label in lines})
     for label, points in lines.items():
         colour, dashes = style[label]
         x = [value for value, _, _ in points]

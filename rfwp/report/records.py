@@ -6,12 +6,12 @@ Tables and plots are made from these lines.
 import json
 import os
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import LanguageRunConfig, RunConfig, differences, to_dict
+from rfwp.config import LanguageRunConfig, RLRunConfig, RunConfig, differences, to_dict
 from rfwp.errors import InvalidFile, RFWPError
 from rfwp.presets import is_language, language_run, run_config
 
@@ -80,20 +80,25 @@ def read_runs(folder: Path) -> list[Run]:
 
 def read_file(path: Path) -> list[Run]:
     """The runs of one file; a damaged line is named."""
-    names = {f.name for f in fields(Run)}
     runs = []
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+    for number, run in read_lines(path):
+        if run is None:
+            raise InvalidFile(f"{path}: line {number} is not a finished run; remove the line or mend it")
+        runs.append(run)
+    return runs
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, Run | None]]:
+    """Every line that is not empty, with its number; None for what is no finished run."""
+    names = {f.name for f in fields(Run)}
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.strip():
             continue
         try:
             run = Run(**{name: value for name, value in json.loads(line).items() if name in names})
-            valid = _is_whole(run)
+            yield number, run if _is_whole(run) else None
         except (ValueError, TypeError, AttributeError):
-            valid = False
-        if not valid:
-            raise InvalidFile(f"{path}: line {number} is not a finished run; remove the line or mend it")
-        runs.append(run)
-    return runs
+            yield number, None
 
 
 def deviations(run: Run) -> list[str]:
@@ -105,7 +110,7 @@ def deviations(run: Run) -> list[str]:
     return differences(to_dict(expected), run.config, ignore=("train.seed",))
 
 
-def same_run(run: Run, config: RunConfig | LanguageRunConfig) -> bool:
+def same_run(run: Run, config: RunConfig | LanguageRunConfig | RLRunConfig) -> bool:
     """A finished run of this very config, the seed included."""
     return not differences(to_dict(config), run.config)
 

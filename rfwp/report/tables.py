@@ -33,6 +33,11 @@ class Rendered:
         parts = [f"# {self.title}", "\n".join(lines), self.legend, "\n".join(f"- {note}" for note in self.notes)]
         return "\n\n".join(part for part in parts if part) + "\n"
 
+    def write(self, folder: Path) -> None:
+        """As folder/id.md."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.id}.md").write_text(self.markdown(), encoding="utf-8")
+
 
 def render(table: PaperTable, runs: Sequence[Run]) -> Rendered:
     """Two columns of text for each of the table's: here, and as printed."""
@@ -53,10 +58,9 @@ def render(table: PaperTable, runs: Sequence[Run]) -> Rendered:
 
 def write_tables(runs: Sequence[Run], folder: Path) -> list[Rendered]:
     """Every table of the paper as folder/table-N.md."""
-    folder.mkdir(parents=True, exist_ok=True)
     rendered = [render(table, runs) for table in tables().values()]
     for table in rendered:
-        (folder / f"{table.id}.md").write_text(table.markdown(), encoding="utf-8")
+        table.write(folder)
     return rendered
 
 
@@ -91,12 +95,15 @@ def _number(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}"
 
 
+def origin(runs: Sequence[Run]) -> str:
+    """`3 runs on NVIDIA H200, code 37c566f`"""
+    devices = ", ".join(sorted({run.device for run in runs if run.device}))
+    commits = ", ".join(sorted({(run.commit or "unknown")[:7] + (" with changes" if run.dirty else "") for run in runs}))
+    return f"{len(runs)} runs on {devices or 'an unknown device'}, code {commits}"
+
+
 def _notes(chosen: dict[str, Chosen], counted: list[Run]) -> list[str]:
-    notes = []
-    if counted:
-        devices = ", ".join(sorted({run.device for run in counted if run.device}))
-        commits = ", ".join(sorted({(run.commit or "unknown")[:7] + (" with changes" if run.dirty else "") for run in counted}))
-        notes.append(f"{len(counted)} runs on {devices or 'an unknown device'}, code {commits}")
+    notes = [origin(counted)] if counted else []
     left_out: dict[str, list[int]] = {}
     for preset, choice in chosen.items():
         for run, reasons in choice.left_out:

@@ -3,7 +3,6 @@
 The only place that imports Pillow, which comes with matplotlib, and only when something is drawn.
 """
 
-import os
 import shutil
 import subprocess
 from collections import deque
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rfwp.atomic import whole_file
 from rfwp.errors import InvalidFile, InvalidInput, missing_extra, unknown
 
 WIDTH = 320
@@ -127,9 +127,8 @@ def _write_gif(first: Any, others: Iterable[Any], path: Path, steps_per_s: float
     colours = [picture.quantize(64, dither=0) for picture in pictures]
     # a GIF counts in hundredths of a second
     duration = 10 * max(2, round(100 / steps_per_s))
-    new = path.with_name(f".{path.name}-new")
-    colours[0].save(new, format="GIF", save_all=True, append_images=colours[1:], duration=duration, loop=0, optimize=False)
-    os.replace(new, path)
+    with whole_file(path) as file:
+        colours[0].save(file, format="GIF", save_all=True, append_images=colours[1:], duration=duration, loop=0, optimize=False)
     return len(pictures)
 
 

@@ -9,7 +9,7 @@ from rfwp.config import LanguageTrainConfig, differences, to_dict
 from rfwp.presets import WIKI_28M, find, language_run
 from rfwp.report.paper import Cell, tables
 from rfwp.report.records import Run, summarise
-from rfwp.report.tables import Rendered
+from rfwp.report.tables import Rendered, origin
 
 TEXT, WORDS = "wiki-28m", 27_860_414
 """The training text and its words, line ends included."""
@@ -39,8 +39,7 @@ def write_text_tables(runs: Sequence[Run], folder: Path) -> list[Rendered]:
     """Each as folder/wiki-28m-N-steps.md."""
     rendered = text_tables(runs)
     for table in rendered:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{table.id}.md").write_text(table.markdown(), encoding="utf-8")
+        table.write(folder)
     return rendered
 
 
@@ -106,10 +105,7 @@ def _printed(cell: Cell) -> str:
 def _notes(runs: list[Run], train: dict[str, Any]) -> list[str]:
     if not runs:
         return []
-    devices = ", ".join(sorted({run.device for run in runs if run.device}))
-    commits = ", ".join(sorted({(run.commit or "unknown")[:7] + (" with changes" if run.dirty else "") for run in runs}))
-    notes = [f"{len(runs)} runs on {devices or 'an unknown device'}, code {commits}"]
-    notes.append(f"trained on {WORDS:,} words that are not WikiText-103, read in the order of the text")
+    notes = [origin(runs), f"trained on {WORDS:,} words that are not WikiText-103, read in the order of the text"]
     ignored = ("steps", "seed", "carry")
     if others := differences(to_dict(LanguageTrainConfig()), train, ignored):
         notes.append(f"settings that differ from the paper's: {', '.join(others)}")

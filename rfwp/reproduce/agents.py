@@ -1,6 +1,5 @@
 """Jobs of `rfwp reproduce atari`: an agent, a game and a seed; and what a finished one is worth."""
 
-import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rfwp.config import AtariConfig, RLRunConfig, differences, replace, to_dict
+from rfwp.config import AtariConfig, RLRunConfig, replace, to_dict
 from rfwp.errors import InvalidInput, unknown
 from rfwp.presets import agent_run, presets
 from rfwp.report.records import Run
@@ -46,14 +45,8 @@ class AgentJob(Job):
         assert isinstance(self.config.environment, AtariConfig)
         return f"{self.preset} {self.config.environment.game}"
 
-    def progress(self) -> float:
-        """The part of its steps that a run has behind it."""
-        try:
-            steps = json.loads((self.folder / "metrics.jsonl").read_text().splitlines()[-1])["steps"]
-        except (OSError, ValueError, LookupError, TypeError):
-            # no such run yet, or a line that is being written
-            return 0.0
-        return min(1.0, steps / self.config.impala.steps)
+    def _done(self, record: dict[str, Any]) -> float:
+        return float(record["steps"] / self.config.impala.steps)
 
 
 class AgentCosts:
@@ -90,12 +83,6 @@ def agent_jobs(options: ReproduceOptions) -> list[AgentJob]:
                 AgentJob(replace(config, {"impala.seed": seed}), home / f"seed-{seed}") for seed in dict.fromkeys(options.seeds)
             ]
     return jobs
-
-
-def missing_agents(jobs: Iterable[AgentJob], runs: Sequence[Run]) -> list[AgentJob]:
-    """Those without a finished run of the very same config."""
-    mine = [run.config for run in runs if run.config.get("kind") == "rlrun"]
-    return [job for job in jobs if all(differences(to_dict(job.config), config) for config in mine)]
 
 
 def finished_line(result: RLResult, folder: Path, device: str, log: Log) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rfwp.config import (
     AttentionConfig,
     BlocksConfig,
     FWPConfig,
     LanguageRunConfig,
+    LanguageTrainConfig,
     ListOpsConfig,
     LSTMConfig,
     RLRunConfig,
@@ -54,16 +55,19 @@ class Job:
         return f"{self.what} seed {self.seed}"
 
     def progress(self) -> float:
-        """The part of its epochs that a run has behind it."""
-        path = self.folder / "metrics.jsonl"
+        """The part of a run that is behind it."""
         try:
-            epoch = json.loads(path.read_text().splitlines()[-1])["epoch"]
+            record = json.loads((self.folder / "metrics.jsonl").read_text().splitlines()[-1])
+            return min(1.0, self._done(record))
         except (OSError, ValueError, LookupError, TypeError):
             # no such run yet, or a line that is being written
             return 0.0
-        if isinstance(self.config, LanguageRunConfig):
-            return min(1.0, epoch * self.config.train.validate_every / self.config.train.steps)
-        return min(1.0, epoch / self.config.train.epochs)
+
+    def _done(self, record: dict[str, Any]) -> float:
+        """As the last line of its metrics says it."""
+        train = self.config.train
+        epochs = train.steps / train.validate_every if isinstance(train, LanguageTrainConfig) else train.epochs
+        return float(record["epoch"] / epochs)
 
 
 def chosen_presets(table: str, models: Sequence[str] = ()) -> list[str]:
@@ -95,7 +99,10 @@ def make_jobs(names: Iterable[str], seeds: Sequence[int], change: Change, folder
     return jobs
 
 
-def missing(jobs: Iterable[Job], runs: Sequence[Run]) -> list[Job]:
+J = TypeVar("J", bound=Job)
+
+
+def missing(jobs: Iterable[J], runs: Sequence[Run]) -> list[J]:
     """Those without a finished run of the very same config."""
     return [job for job in jobs if not any(run.preset == job.preset and same_run(run, job.config) for run in runs)]
 
@@ -182,13 +189,8 @@ def guess(config: AnyConfig) -> float:
     if isinstance(core, LSTMConfig):
         ms = STEP_MS["lstm"] * core.layers * (core.hidden / 256) ** 0.75
     elif isinstance(core, BlocksConfig):
-        if isinstance(core.layer, AttentionConfig):
-            ms = STEP_MS["attention"]
-        else:
-            name = core.layer.slow if core.layer.slow in STEP_MS else core.layer.fast
-            ms = STEP_MS.get(name, STEP_MS.get(core.layer.rule, ms))
         # half of a step goes through time, layer by layer, whatever the width
-        ms *= core.layers / 4 * (0.5 + 0.5 * core.width / 256)
+        ms = STEP_MS[_kind(core.layer)] * core.layers / 4 * (0.5 + 0.5 * core.width / 256)
     # a batch is as long as its longest sequence: about 28 tokens a level of a list
     length = config.task.depth * 28 / 450 if isinstance(config.task, ListOpsConfig) else 1.0
     return steps * ms * length / 1000

@@ -57,7 +57,7 @@ def _agents_plan(options: ReproduceOptions) -> Plan:
     find_device(options.device)
     runs = read_runs(options.out)
     costs = agents.AgentCosts(runs)
-    return Plan(list(jobs), sorted(agents.missing_agents(jobs, runs), key=costs.left), costs)
+    return Plan(list(jobs), sorted(missing(jobs, runs), key=costs.left), costs)
 
 
 def _change(options: ReproduceOptions) -> Change:

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import LanguageRunConfig, RLRunConfig, from_dict
+from rfwp.config import LanguageRunConfig, RLRunConfig, RunConfig, from_dict
 from rfwp.environment import stem
 from rfwp.errors import RFWPError
 from rfwp.lm.loop import LanguageTrainer
@@ -19,31 +19,19 @@ from rfwp.train.log import ConsoleLog
 from rfwp.train.loop import Trainer
 
 STOPPED = 128 + signal.SIGTERM
+TRAINERS = {RunConfig: Trainer, LanguageRunConfig: LanguageTrainer, RLRunConfig: RLTrainer}
 
 
 def work(request: dict[str, Any]) -> bool:
     """Train, or go on training; a run that is finished adds its line at once. False: it was told to stop."""
-    config, folder, commit = from_dict(request["config"]), Path(request["folder"]), request["commit"]
-    if isinstance(config, RLRunConfig):
-        return _work_agent(config, folder, request)
-    make = LanguageTrainer if isinstance(config, LanguageRunConfig) else Trainer
-    result = make(config, folder, device=request["device"], log=ConsoleLog(), commit=commit).run()
+    config, folder = from_dict(request["config"]), Path(request["folder"])
+    device, commit, log = request["device"], request["commit"], ConsoleLog()
+    make: Any = TRAINERS[type(config)]
+    result = make(config, folder, device=device, log=log, commit=commit).run()
     if result.stopped in ("SIGINT", "SIGTERM"):
         return False
-    line = result.to_json()
+    line = finished_line(result, folder, device, log) if isinstance(config, RLRunConfig) else result.to_json()
     # a run that had finished before, where nobody could say it
-    line["commit"] = line["commit"] or commit or None
-    append_line(Path(request["out"]) / f"{stem(line)}.jsonl", line)
-    return True
-
-
-def _work_agent(config: RLRunConfig, folder: Path, request: dict[str, Any]) -> bool:
-    """Train, or go on training, then test."""
-    device, log, commit = request["device"], ConsoleLog(), request["commit"]
-    result = RLTrainer(config, folder, device=device, log=log, commit=commit).run()
-    if result.stopped:
-        return False
-    line = finished_line(result, folder, device, log)
     line["commit"] = line["commit"] or commit or None
     append_line(Path(request["out"]) / f"{stem(line)}.jsonl", line)
     return True

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rfwp.errors import InvalidInput
-from rfwp.layers.state import map_state
+from rfwp.layers.state import flat, map_state
 from rfwp.models import Agent
 from rfwp.train.step import WARM_UP
 
@@ -81,22 +81,15 @@ class Inference:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             copy_state(self.state, self._step())
-        for tensor in tensors_of(self.state):
+        for tensor in flat(self.state):
             tensor.zero_()
         self._graph = graph
 
 
 def copy_state(place: Any, state: Any) -> None:
     """Into the memory of another state of the same shapes."""
-    old, new = tensors_of(place), tensors_of(state)
+    old, new = flat(place), flat(state)
     if [t.shape for t in old] != [t.shape for t in new]:
         raise InvalidInput("the state of this core grows from step to step, so it cannot stay in its place; use another core")
     for tensor, value in zip(old, new, strict=True):
         tensor.copy_(value)
-
-
-def tensors_of(state: Any) -> list[Tensor]:
-    """The tensors of a state, in order."""
-    found: list[Tensor] = []
-    map_state(lambda tensor: found.append(tensor) or tensor, state)  # type: ignore[func-returns-value]
-    return found

@@ -23,7 +23,7 @@ from rfwp.rl.free import Free
 from rfwp.rl.learner import Learner, check_impala, lockstep
 from rfwp.rl.meter import Meter, describe
 from rfwp.rl.result import RLFolder, RLResult, curve
-from rfwp.rl.saved import first_agent, load_weights, optimiser_tensors, restore_optimiser
+from rfwp.rl.saved import first_agent, load_weights
 from rfwp.rl.shares import shares
 from rfwp.rl.unroll import Actor
 from rfwp.tasks import environments
@@ -33,6 +33,7 @@ from rfwp.train.checkpoint import Checkpoint, writing
 from rfwp.train.distributed import join
 from rfwp.train.log import Log
 from rfwp.train.loop import Diverged
+from rfwp.train.optim import optimiser_tensors, restore_optimiser
 from rfwp.train.random import derived
 from rfwp.train.signals import StopSignals
 from rfwp.train.speed import find_device
@@ -81,7 +82,7 @@ class RLTrainer:
         if seconds is not None and not seconds > 0:
             raise InvalidInput(f"seconds={seconds}; use a positive number")
         self.config, self.folder, self.save_minutes, self.seconds = config, RLFolder(Path(folder)), save_minutes, seconds
-        self.folder.check(config)  # type: ignore[arg-type]
+        self.folder.check(config)
         self.world = join(find_device(device))
         self.rows, self.environments = shares(config, self.world)
         gpu = self.world.device.type == "cuda"

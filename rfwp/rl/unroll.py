@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rfwp.errors import InvalidInput
-from rfwp.layers.state import map_state
+from rfwp.layers.state import flat, map_state
 from rfwp.models import Agent
-from rfwp.rl.inference import Inference, tensors_of
+from rfwp.rl.inference import Inference
 from rfwp.tasks.environments import Episode, Step, VectorEnvironment
 
 
@@ -40,7 +40,7 @@ class Unroll:
 
     def keep_state(self, state: Any) -> None:
         """A copy, in the place of the old one where the shapes allow it: memory that a learner reads does not move."""
-        old, new = tensors_of(self.state), tensors_of(state)
+        old, new = flat(self.state), flat(state)
         if [t.shape for t in old] == [t.shape for t in new]:
             for place, tensor in zip(old, new, strict=True):
                 place.copy_(tensor)
@@ -49,7 +49,7 @@ class Unroll:
 
     def tensors(self) -> list[Tensor]:
         """All of them, the state's included, in order."""
-        return [self.observation, self.reward, self.done, self.action, self.logits, *tensors_of(self.state)]
+        return [self.observation, self.reward, self.done, self.action, self.logits, *flat(self.state)]
 
     def empty(self, rows: int) -> "Unroll":
         """Room for so many environments."""

@@ -8,7 +8,6 @@ import io
 import json
 import logging
 import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rfwp.atomic import whole_file
 from rfwp.config import CodeExecutionConfig, ListOpsConfig, to_dict
 from rfwp.errors import InvalidInput
 from rfwp.tasks.types import SPLITS, Split
@@ -69,11 +69,5 @@ def _write(path: Path, key: str, splits: dict[str, Split]) -> None:
     content = io.BytesIO()
     np.savez(content, key=np.array(key), **arrays)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # in the same folder, because only there moving a file into place is one step
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.unfinished")
-    try:
-        with open(unfinished, "xb") as file:
-            file.write(content.getbuffer())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(content.getbuffer())

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rfwp.atomic import whole_file
 from rfwp.errors import InvalidFile, missing_extra
-from rfwp.tasks.atomic import whole_file
 
 REPOSITORY = "Salesforce/wikitext"
 # a commit and no branch: the files behind it never change, and those already here are found without asking the hub
@@ -52,6 +52,7 @@ def _unpack(part: Part, path: Path) -> None:
     downloaded = [_download(file) for file in part.files]
     tokens = 0
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as text:
             for line in _rows(downloaded):
                 tokens += len(line.split()) + 1

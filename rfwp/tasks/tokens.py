@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from rfwp.atomic import whole_file
 from rfwp.errors import InvalidFile
-from rfwp.tasks.atomic import whole_file
 from rfwp.tasks.reading import read_words
 from rfwp.tasks.words import Words
 
@@ -51,6 +51,7 @@ def tokens_of(text: Path, words: Words, folder: Path) -> np.ndarray:
             _log.warning("%s is damaged (%s); reading %s again", path, " ".join(str(error).split()), text)
     _log.info("turning the words of %s into numbers", text)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             _write(file, _encoded(text, words))
         return _open(path)

@@ -11,8 +11,8 @@ from typing import Self
 
 import numpy as np
 
+from rfwp.atomic import whole_file
 from rfwp.errors import InvalidFile
-from rfwp.tasks.atomic import whole_file
 from rfwp.tasks.reading import EOS, read_pieces, read_words
 from rfwp.tasks.types import Vocabulary
 
@@ -56,6 +56,7 @@ class Words(Vocabulary):
 
     def save(self, path: Path) -> None:
         """One word a line, for `load`; the file is there whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             file.write(self.content())
 

@@ -20,6 +20,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from rfwp.atomic import sync, whole_file
 from rfwp.errors import InvalidFile
 
 LAST, PREVIOUS = "last", "previous"
@@ -44,6 +45,14 @@ class Checkpoint:
     """Counters and numbers."""
     beside: dict[str, bytes] = field(default_factory=dict)
     """Other files that belong to the weights, by name."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a checkpoint holds beside weights and optimiser."""
+
+    state: dict[str, Any]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
 def save(checkpoint: Checkpoint, run: Path, name: str, earlier: str) -> None:
@@ -120,25 +129,8 @@ def write_file(path: Path, content: bytes) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file that at every instant is the old one or the new one."""
-    new = path.with_name(f".{path.name}-new")
-    with writing(path):
-        try:
-            write_file(new, content)
-            os.replace(new, path)
-            sync(path.parent)
-        finally:
-            new.unlink(missing_ok=True)
-
-
-def sync(folder: Path) -> None:
-    """Wait until a folder's entries are on the disk; Windows has no such thing."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with writing(path), whole_file(path) as file:
+        file.write(content)
 
 
 @contextmanager

@@ -5,10 +5,11 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import FilesConfig, LanguageRunConfig, RunConfig, SequenceConfig, TrainConfig, replace
+from rfwp.config import FilesConfig, RunConfig, SequenceConfig, TrainConfig, replace
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.models import SequenceModel
 from rfwp.tasks import load_task
@@ -16,22 +17,35 @@ from rfwp.train.checkpoint import BEST, EARLIER_BEST, load
 from rfwp.train.data import Data, checked
 from rfwp.train.distributed import is_first, leave, restarted
 from rfwp.train.evaluate import evaluate, predict
-from rfwp.train.folder import RunFolder, fingerprint
+from rfwp.train.folder import Folder, RunFolder, fingerprint
 from rfwp.train.log import Log, shown
 from rfwp.train.loop import Trainer
 from rfwp.train.model import load_weights
 from rfwp.train.optim import check_training
 from rfwp.train.options import EvalOptions, TrainOptions
-from rfwp.train.result import Result
+from rfwp.train.result import Result, RunResult
 from rfwp.train.speed import find_device
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 """What the shell expects of a process that a signal ended."""
 
 
-AnyConfig = RunConfig | LanguageRunConfig
-Change = Callable[[Any, TrainOptions], AnyConfig]
-"""What the options make of a config."""
+def speed_of(options: TrainOptions) -> dict[str, Any]:
+    return {"speed": options.speed}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the commands need to know of a kind of run."""
+
+    change: Callable[[Any, TrainOptions], Any]
+    """What the options make of a config."""
+    trainer: Callable[..., Any]
+    settings: Callable[[TrainOptions], dict[str, Any]] = speed_of
+    """What its trainer is told beside what all trainers are told."""
+    folder: type[Folder[Any, Any]] = RunFolder
+    seed: str = "train.seed"
+    """Where its config has the seed."""
 
 
 @dataclass(frozen=True)
@@ -39,70 +53,63 @@ class Plan:
     """One run and its folder."""
 
     config: Any
-    """Of the kind that its trainer takes."""
-    folder: RunFolder
+    folder: Folder[Any, Any]
 
 
 # --- rfwp train ---
 
 
-def train(plans: Sequence[Plan], options: TrainOptions, log: Log, make: Callable[..., Any] = Trainer) -> list[Result]:
-    """One run after another: a begun one goes on, a finished one is taken as it is. After a signal the last result says which."""
-    results = []
+def train(plans: Sequence[Plan], options: TrainOptions, log: Log, kind: Kind) -> list[Any]:
+    """One run after another: a begun one goes on, a finished one is taken as it is. Nothing follows one that was stopped."""
+    results: list[Any] = []
     for plan in plans:
         if plan.folder.finished:
             results.append(plan.folder.result())
             if is_first():
                 log.say(f"{plan.folder} is finished")
             continue
-        trainer = make(
-            plan.config,
-            plan.folder.path,
-            device=options.device,
-            speed=options.speed,
-            log=log,
-            save_minutes=options.save_minutes,
-        )
-        results.append(trainer.run())
-        if results[-1].stopped in EXIT_CODES:
+        told = {"device": options.device, "log": log, "save_minutes": options.save_minutes, **kind.settings(options)}
+        results.append(kind.trainer(plan.config, plan.folder.path, **told).run())
+        # one that lost its patience is finished
+        if results[-1].stopped not in (None, "patience"):
             break
     leave()
     return results
 
 
-def plan_runs(base: AnyConfig, options: TrainOptions, name: str, change: Change) -> list[Plan]:
-    """One run a seed, new or begun; whatever cannot work is an error before anything is written. `change` applies the options."""
-    config = change(base, options)
-    seeds = options.seeds or (config.train.seed,)
+def plan_runs(config: Any, options: TrainOptions, name: str, kind: Kind) -> list[Plan]:
+    """One run a seed, new or begun, of a changed config; whatever cannot work is an error before anything is written."""
+    seeds = options.seeds or (attrgetter(kind.seed)(config),)
     if len(set(seeds)) < len(seeds):
         raise InvalidInput(f"--seeds {' '.join(map(str, seeds))}: a seed is there twice; give each once")
     home = options.out or Path("runs") / name.replace("/", "-").replace(":", "-")
     alone = options.out is not None and len(seeds) == 1
     plans = []
     for seed in seeds:
-        folder = RunFolder(home if alone else home / f"seed-{seed}")
-        plans.append(Plan(replace(config, {"train.seed": seed}), folder))
+        folder = kind.folder(home if alone else home / f"seed-{seed}")
+        plans.append(Plan(replace(config, {kind.seed: seed}), folder))
         folder.check(plans[-1].config)
     # torchrun may start a run again that has just finished, and of its processes only the first can tell
     if len(plans) == 1 and plans[0].folder.finished and is_first() and not restarted():
         folder = plans[0].folder
         metrics = ", ".join(f"{name} {shown(name, value)}" for name, value in folder.result().metrics.items())
-        raise InvalidInput(f"{folder} holds this run already, finished ({metrics}); use another --out to train it again")
+        reached = f" ({metrics})" if metrics else ""
+        raise InvalidInput(f"{folder} holds this run already, finished{reached}; use another --out to train it again")
     return plans
 
 
-def plan_resumed(base: AnyConfig | None, options: TrainOptions, change: Change) -> list[Plan]:
-    """The run of a folder; a preset or changes that are given beside it must agree with it."""
+def plan_resumed(base: Any, options: TrainOptions, kind: Kind) -> list[Plan]:
+    """The run of a folder; a preset's run (or None) and changes that are given beside it must agree with it."""
     assert options.resume is not None
     if options.out is not None or options.data is not None:
         raise InvalidInput("--resume goes on in the run's own folder with its own data; leave --out and --data away")
-    folder = RunFolder(options.resume)
+    folder = kind.folder(options.resume)
     config = folder.config()
-    wanted = change(base or config, options)
-    seeds = options.seeds or (wanted.train.seed if base is None else config.train.seed,)
+    wanted = kind.change(base or config, options)
+    seeds = options.seeds or (attrgetter(kind.seed)(wanted if base is None else config),)
     if len(seeds) > 1:
         raise InvalidInput("--resume takes one run; leave --seeds away")
-    folder.check(replace(wanted, {"train.seed": seeds[0]}))
+    folder.check(replace(wanted, {kind.seed: seeds[0]}))
     if folder.finished:
         raise InvalidInput(f"{folder} is finished; see: rfwp eval {folder}")
     return [Plan(config, folder)]
@@ -120,6 +127,9 @@ def changed(base: RunConfig, options: TrainOptions) -> RunConfig:
     if config.task != base.task:
         config = fit_vocabularies(config, keep=set(changes))
     return config
+
+
+KIND = Kind(changed, Trainer)
 
 
 def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
@@ -167,7 +177,7 @@ def summary(results: Sequence[Result]) -> list[tuple[str, str]]:
     return rows
 
 
-def exit_code(results: Sequence[Result]) -> int:
+def exit_code(results: Sequence[RunResult]) -> int:
     return EXIT_CODES.get(results[-1].stopped or "", 0)
 
 

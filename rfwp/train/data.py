@@ -59,9 +59,13 @@ class Data:
         return list(self._batches(_fill(table, world.size * parts, len(self)), world))
 
     def by_length(self, batch: int, world: World) -> list[Batch]:
-        """Every sequence once, those of about the same length together; whole batches go to the processes in turns."""
-        rows = self.lengths[:-1].argsort(stable=True)
-        return [next(self._batches(chunk.unsqueeze(0), World())) for chunk in rows.split(batch)][world.rank :: world.size]
+        """Every sequence once, those of about the same length together; whole batches go to the processes in turns.
+
+        Every process has as many batches, as a model in parts needs it: the last ones may hold an empty row only.
+        """
+        chunks = [*self.lengths[:-1].argsort(stable=True).split(batch)]
+        chunks += [torch.tensor([len(self)])] * (-len(chunks) % world.size)
+        return [next(self._batches(chunk.unsqueeze(0), World())) for chunk in chunks[world.rank :: world.size]]
 
     def get(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """tokens and targets (rows, T), and the targets that count in the whole batch."""

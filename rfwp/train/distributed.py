@@ -2,8 +2,10 @@
 
 import atexit
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -90,6 +92,19 @@ def leave() -> None:
     """The end of working together."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def end_process(code: int, at_once: bool = False) -> NoReturn:
+    """End this process; at once where a model was parted over several.
+
+    PyTorch's caches of how tensors are parted keep the group beyond `leave`. Gloo's threads then meet an interpreter that is
+    ending, and now and then the process is aborted, which torchrun takes for a loss.
+    """
+    if at_once and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def restarted() -> bool:

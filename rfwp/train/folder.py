@@ -1,4 +1,4 @@
-"""The folder of a run: its config, the records of its epochs and its result."""
+"""The folder of a run: its config, the records of its progress and its result."""
 
 import hashlib
 import json
@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from rfwp.atomic import sync
 from rfwp.config import LanguageRunConfig, RunConfig, differences, from_dict, to_dict
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError
 from rfwp.tasks import Split
-from rfwp.train.checkpoint import replace_file, sync, writing
-from rfwp.train.result import Result
+from rfwp.train.checkpoint import replace_file, writing
+from rfwp.train.result import Result, RunResult
 from rfwp.version import __version__
 
 try:
@@ -25,9 +26,19 @@ log = logging.getLogger("rfwp")
 
 CONFIG, METRICS, RESULT, LOCK = "config.json", "metrics.jsonl", "result.json", ".lock"
 
+C = TypeVar("C")
+R = TypeVar("R", bound=RunResult)
 
-class RunFolder:
-    """A folder that holds one run, or none yet."""
+
+class Folder(Generic[C, R]):
+    """A folder that holds one run, or none yet. Its kind of run is told by a class of its own."""
+
+    configs: tuple[type[C], ...]
+    results: type[R]
+    of: str
+    """Whose run it is, in words."""
+    count: str
+    """What its records count: the key of their place in the run."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -45,20 +56,19 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / RESULT).exists()
 
-    def config(self) -> RunConfig | LanguageRunConfig:
+    def config(self) -> C:
         """Of the run that is here; an error if there is none."""
         if not self.used:
             raise InvalidFile(f"{self.path} is no run folder: it has no {CONFIG}; give the folder that `rfwp train` made")
-        data = self._json(CONFIG)
         try:
-            config = from_dict(data.get("run"), "run")
+            config: Any = from_dict(self._json(CONFIG).get("run"), "run")
         except RFWPError as error:
             raise InvalidFile(f"{self.path / CONFIG}: {error}") from error
-        if not isinstance(config, RunConfig | LanguageRunConfig):
-            raise InvalidFile(f"{self.path / CONFIG} does not hold a run; give the folder that `rfwp train` made")
+        if not isinstance(config, self.configs):
+            raise InvalidFile(f"{self.path} holds no run of {self.of}; give the folder of one that `rfwp train` made")
         return config
 
-    def check(self, config: RunConfig | LanguageRunConfig, data: str | None = None) -> None:
+    def check(self, config: C, data: str | None = None) -> None:
         """A run that is here must be of this config and these data."""
         if not self.used:
             return
@@ -67,11 +77,11 @@ class RunFolder:
         if data is not None and self._json(CONFIG).get("data") not in (None, data):
             raise InvalidInput(f"{self.path} was trained on other data than the task has now; use another folder")
 
-    def create(self, config: RunConfig | LanguageRunConfig, data: str) -> None:
-        """Write the run's config, unless it is there."""
+    def create(self, config: C, data: str | None = None) -> None:
+        """Write the run's config, unless it is there, and which data it has, if it has any."""
         if not self.used:
-            text = json.dumps({"rfwp": __version__, "run": to_dict(config), "data": data}, indent=2) + "\n"
-            replace_file(self.path / CONFIG, text.encode())
+            content = {"rfwp": __version__, "run": to_dict(config)} | ({} if data is None else {"data": data})
+            replace_file(self.path / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -90,18 +100,19 @@ class RunFolder:
                 log.warning("%s: this disk knows no locks (%s); do not train in it twice at once", self.path, error.strerror)
             yield
 
-    # --- Records of epochs ---
+    # --- Records ---
 
     def records(self) -> list[dict[str, Any]]:
         """What metrics.jsonl holds; a last line that was cut off does not count."""
         path = self.path / METRICS
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        return [record for line in lines if (record := _parse(line)) is not None]
+        records = [record for line in lines if (record := _parse(line)) is not None]
+        return [record for record in records if isinstance(record.get(self.count), int)]
 
-    def keep_records(self, epochs: int) -> None:
-        """Drop the records of epochs that will be trained again."""
+    def keep_records(self, done: int) -> None:
+        """Drop the records of what will be trained again: of all beyond so many epochs or steps."""
         if (self.path / METRICS).exists():
-            kept = {record["epoch"]: record for record in self.records() if record["epoch"] <= epochs}
+            kept = {record[self.count]: record for record in self.records() if record[self.count] <= done}
             text = "".join(json.dumps(record) + "\n" for record in kept.values())
             replace_file(self.path / METRICS, text.encode())
 
@@ -114,15 +125,15 @@ class RunFolder:
 
     # --- Result ---
 
-    def result(self) -> Result:
+    def result(self) -> R:
         data = self._json(RESULT)
         try:
-            return Result.from_json(data)
+            return self.results.from_json(data)
         except (RFWPError, TypeError, KeyError) as error:
             where = self.path / RESULT
-            raise InvalidFile(f"{where} is not a result of this version: {error}; delete it to test again") from error
+            raise InvalidFile(f"{where} is not a result of this version: {error}; delete it to finish again") from error
 
-    def write_result(self, result: Result) -> None:
+    def write_result(self, result: R) -> None:
         text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
         replace_file(self.path / RESULT, text.encode())
 
@@ -134,6 +145,13 @@ class RunFolder:
         if not isinstance(data, dict):
             raise InvalidFile(f"{self.path / name} holds a {type(data).__name__}, expected an object")
         return data
+
+
+class RunFolder(Folder[RunConfig | LanguageRunConfig, Result]):
+    """Of a model of sequences."""
+
+    configs, results = (RunConfig, LanguageRunConfig), Result
+    of, count = "a model of sequences", "epoch"
 
 
 def fingerprint(split: Split) -> str:
@@ -150,4 +168,4 @@ def _parse(line: str) -> dict[str, Any] | None:
         record = json.loads(line)
     except ValueError:
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("epoch"), int) else None
+    return record if isinstance(record, dict) else None

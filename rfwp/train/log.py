@@ -160,8 +160,8 @@ def describe(moment: Moment) -> str:
 
 
 def shown(metric: str, value: float) -> str:
-    """Accuracies in %, a perplexity as it is."""
-    return f"{value:.2f}" if metric.startswith("perplexity") else f"{value:.2%}"
+    """Accuracies in %, perplexities and returns as they are."""
+    return f"{value:.2f}" if metric.startswith(("perplexity", "return")) else f"{value:.2%}"
 
 
 def _place(moment: Moment) -> str:

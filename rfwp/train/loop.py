@@ -18,7 +18,7 @@ from rfwp.train.evaluate import evaluate
 from rfwp.train.folder import fingerprint
 from rfwp.train.log import Log
 from rfwp.train.model import check_fits, share_of_loss
-from rfwp.train.optim import check_training
+from rfwp.train.optim import check_training, decayed
 from rfwp.train.runner import Diverged, Runner
 from rfwp.train.speed import Speed
 from rfwp.train.step import TrainStep
@@ -49,12 +49,12 @@ class Trainer(Runner):
     ):
         """`commit`: which code this is, where git cannot say it."""
         check_training(config.train)
-        super().__init__(config, folder, device, log, save_minutes)
+        super().__init__(config, folder, device, log, save_minutes, speed)
         self.task = load_task(config.task) if task is None else task
         self.score = self.task.score
         check_fits(config.model, self.task)
         splits = {name: checked(self.task.split(name), name) for name in SPLITS}
-        self._prepare(fingerprint(splits["train"]), speed, commit)
+        self._prepare(fingerprint(splits["train"]), commit)
         self.train, self.valid = (Data(splits[name], self.world.device) for name in ("train", "valid"))
         self.steps = self.train.steps(config.train.batch)
         self._batches: list[Batch] = []
@@ -64,7 +64,7 @@ class Trainer(Runner):
         return self.config.train.epochs
 
     def _make_step(self) -> TrainStep:
-        world, train = self.world, self.config.train
+        train = self.config.train
         return TrainStep(
             self.model,
             self.optimiser,
@@ -74,7 +74,7 @@ class Trainer(Runner):
             cuda_graph=self.graph,
             clip=train.clip,
             parts=train.accumulate,
-            reduce=(lambda: world.sum_gradients(self.model.parameters())) if world.size > 1 else None,
+            reduce=self._reduce(),
         )
 
     def _begin_epoch(self) -> int:
@@ -84,6 +84,10 @@ class Trainer(Runner):
 
     def _take(self, n: int) -> tuple[Batch, Tensor]:
         batch = self._batches[n]
+        if self.config.train.decay:
+            done = (self.progress.epoch * self.steps + n) / (self.epochs * self.steps)
+            for group in self.optimiser.param_groups:
+                group["lr"] = decayed(self.config.train, done)
         return batch, self.step(*self.train.get(batch))
 
     def _validated(self) -> dict[str, float]:

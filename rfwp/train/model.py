@@ -1,7 +1,7 @@
 """The model of a run: its first weights, those of a checkpoint, its loss, and whether it fits its task."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rfwp.config import LanguageRunConfig, RunConfig, SequenceConfig
 from rfwp.errors import InvalidFile, InvalidInput
@@ -10,13 +10,14 @@ from rfwp.tasks import Task
 from rfwp.train.random import derived
 
 
-def build(config: RunConfig | LanguageRunConfig) -> SequenceModel:
-    """The model with its first weights: made on the CPU, so that they are the same on every device."""
+def build(config: RunConfig | LanguageRunConfig, empty: bool = False) -> SequenceModel:
+    """The model with its first weights: made on the CPU, so that they are the same on every device; or without any."""
     torch.manual_seed(derived(config.train.seed, "weights"))
-    return SequenceModel(config.model)
+    with torch.device("meta" if empty else "cpu"):
+        return SequenceModel(config.model)
 
 
-def load_weights(model: SequenceModel, weights: dict[str, Tensor], where: object) -> None:
+def load_weights(model: nn.Module, weights: dict[str, Tensor], where: object) -> None:
     """Of a checkpoint in the folder `where`."""
     try:
         model.load_state_dict(weights)

@@ -45,11 +45,13 @@ class TrainOptions:
     """Replay whole steps; auto: yes on a GPU."""
     checkpoint_blocks: bool = False
     """Compute blocks twice, to keep only their inputs in between: memory for time, for large models."""
+    shard: bool = False
+    """Under torchrun: part the weights over the processes (FSDP), for models that are too large for one GPU."""
 
     @property
     def speed(self) -> Speed:
         graph: Literal["auto"] | bool = "auto" if self.cuda_graph == "auto" else self.cuda_graph == "yes"
-        return Speed(self.compile, graph, self.checkpoint_blocks)
+        return Speed(self.compile, graph, self.checkpoint_blocks, self.shard)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a finished run is worth: one JSON object."""
+"""What a run is worth: one JSON object."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -7,24 +7,16 @@ from typing import Any, Self
 from rfwp.config import LanguageRunConfig, RunConfig, from_dict, to_dict
 
 
-@dataclass(frozen=True)
-class Result:
-    """A run, its numbers, and the machine and code that they come from."""
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What all kinds of runs say: their config and numbers, and the machine and code that these come from."""
 
-    config: RunConfig | LanguageRunConfig
+    config: Any
+    """Of the run's kind."""
     seed: int
     metrics: dict[str, float]
-    """Of the best checkpoint on the test set; empty while the run is not finished."""
-    valid: dict[str, float]
-    """Of the best checkpoint on the validation set."""
-    best_epoch: int
-    """Counted from 1; 0 before the first validation. Of a language model: the best validation."""
-    epochs: int
-    """Epochs trained. Of a language model: validations."""
     seconds: float
     """Of training and validation, over all parts of a run that was resumed."""
-    tokens_per_s: float
-    """Training tokens a second, padding not counted, in the median epoch."""
     parameters: int
     device: str = ""
     commit: str | None = None
@@ -34,14 +26,9 @@ class Result:
     torch: str = ""
     rfwp: str = ""
     time: str = ""
-    curve: tuple[tuple[int, float, float], ...] = ()
-    """(epoch, training loss, validation score) of every epoch; steps in place of epochs for a language model."""
+    curve: tuple[tuple[float, ...], ...] = ()
     stopped: str | None = None
-    """Why it ended before its last epoch: patience, SIGINT or SIGTERM. After a signal it can be resumed."""
-    data: str = ""
-    """Tells one text from another."""
-    words: int = 0
-    """Of the training text of a language model."""
+    """Why it ended before its last step. After a signal, or when its time was up, it can be resumed."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with the preset's name in front."""
@@ -54,3 +41,28 @@ class Result:
         values = {name: value for name, value in data.items() if name != "preset"}
         values["config"], values["curve"] = from_dict(data["config"]), tuple(tuple(point) for point in data["curve"])
         return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(RunResult):
+    """Of a model of sequences, whose best checkpoint is tested at the end."""
+
+    config: RunConfig | LanguageRunConfig
+    metrics: dict[str, float]
+    """Of the best checkpoint on the test set; empty while the run is not finished."""
+    valid: dict[str, float]
+    """Of the best checkpoint on the validation set."""
+    best_epoch: int
+    """Counted from 1; 0 before the first validation. Of a language model: the best validation."""
+    epochs: int
+    """Epochs trained. Of a language model: validations."""
+    tokens_per_s: float
+    """Training tokens a second, padding not counted, in the median epoch."""
+    curve: tuple[tuple[int, float, float], ...] = ()
+    """(epoch, training loss, validation score) of every epoch; steps in place of epochs for a language model."""
+    stopped: str | None = None
+    """Why it ended before its last epoch: patience, SIGINT or SIGTERM. After a signal it can be resumed."""
+    data: str = ""
+    """Tells one text from another."""
+    words: int = 0
+    """Of the training text of a language model."""

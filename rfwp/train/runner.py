@@ -9,6 +9,7 @@ import math
 import signal
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,18 +21,19 @@ from rfwp.config import LanguageRunConfig, RunConfig, to_dict
 from rfwp.environment import environment, now
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError
 from rfwp.train import checkpoint
-from rfwp.train.checkpoint import Checkpoint, writing
+from rfwp.train.checkpoint import writing
 from rfwp.train.distributed import join
 from rfwp.train.folder import RunFolder
 from rfwp.train.hooks import Counted, Hooks
 from rfwp.train.log import Log, Moment
-from rfwp.train.model import build, load_weights
-from rfwp.train.optim import make_optimiser, optimiser_tensors, restore_optimiser
+from rfwp.train.model import build
+from rfwp.train.optim import make_optimiser
 from rfwp.train.progress import Best, Progress
 from rfwp.train.random import derived, generator_states, restore_generators
 from rfwp.train.result import Result
 from rfwp.train.signals import StopSignals
 from rfwp.train.speed import Speed, find_device
+from rfwp.train.store import Store
 from rfwp.version import __version__
 
 CHECK_EVERY = 50
@@ -49,35 +51,63 @@ class Diverged(RFWPError, ArithmeticError):
 class Runner(Hooks):
     """Trains one run in one folder; a run that is there already is resumed, a finished one gives its result."""
 
-    def __init__(self, config: Any, folder: str | Path, device: str | torch.device, log: Log | None, save_minutes: float):
+    def __init__(
+        self,
+        config: Any,
+        folder: str | Path,
+        device: str | torch.device,
+        log: Log | None,
+        save_minutes: float,
+        speed: Speed | None,
+    ):
         if not save_minutes >= 0:
             raise InvalidInput(f"save_minutes={save_minutes}; use 0 for a checkpoint after every step, or more")
         self.config: RunConfig | LanguageRunConfig = config
         self.folder, self.save_minutes = RunFolder(Path(folder)), save_minutes
         self.folder.check(config)
-        self.model = build(config)
-        self.world = join(find_device(device))
+        self.world, self.speed = join(find_device(device)), speed or Speed()
+        self.sharded = self.speed.shard and self.world.size > 1
+        # of a model that is parted only the first process holds all weights, for a moment
+        self.model = build(config, empty=self.sharded and not self.world.first)
         self.log = log or Log()
         self.progress = Progress()
         self.best: Best | None = None
         self._pending: list[tuple[int, Counted, Tensor]] = []
         self._score: float | None = None
 
-    def _prepare(self, fingerprint: str, speed: Speed | None, commit: str) -> None:
+    def _prepare(self, fingerprint: str, commit: str) -> None:
         """With the data known: the model on its device, the optimiser, and how fast to go."""
         self.fingerprint = fingerprint
         self.folder.check(self.config, fingerprint)
-        self.model.to(self.world.device)
+        self.region, self.graph = self.speed.resolve(self.world)
+        kind = self._place_model()
         self.optimiser = make_optimiser(self.model, self.config.train)
-        speed = speed or Speed()
-        self.region, self.graph = speed.resolve(self.world)
-        if speed.checkpoint_blocks:
-            # imported here because it brings all of PyTorch's sharding
+        about = {"rfwp": __version__, "model": to_dict(self.config.model)}
+        self.store = kind(self.folder.path, self.model, self.optimiser, self.world, about, self._warn)
+        # now and not at the end, when the files may be those of another commit
+        self.environment = environment(self.world.device, commit)
+
+    def _place_model(self) -> type[Store]:
+        """On its device, whole or this process's part of it; what keeps its checkpoints comes back."""
+        # imported here because it brings all of PyTorch's sharding
+        if self.speed.checkpoint_blocks:
             from rfwp.train.sharded import checkpoint_blocks
 
             checkpoint_blocks(self.model)
-        # now and not at the end, when the files may be those of another commit
-        self.environment = environment(self.world.device, commit)
+        if not self.sharded:
+            self.model.to(self.world.device)
+            return Store
+        from rfwp.train.sharded import shard
+        from rfwp.train.sharded_store import ShardedStore
+
+        shard(self.model, self.world)
+        return ShardedStore
+
+    def _reduce(self) -> Callable[[], None] | None:
+        """Adds up the gradients of all processes; those of a model in parts come added up."""
+        if self.world.size == 1 or self.sharded:
+            return None
+        return lambda: self.world.sum_gradients(self.model.parameters())
 
     # --- A run ---
 
@@ -171,7 +201,8 @@ class Runner(Hooks):
         if self.best is None or (self._score > self.best.score if self.higher_is_better else self._score < self.best.score):
             self.best = Best(self.progress.epoch, self._score, valid)
             # never later than `last`: epochs between the two are trained again, and none of them is better than this one
-            self._save(checkpoint.BEST, checkpoint.EARLIER_BEST, {}, self._beside_weights())
+            self._check_finite()
+            self.store.save_best(self._state(), self._beside_weights())
         if self.world.first:
             with writing(self.folder.path / "tensorboard"):
                 self.log.epoch(record, dataclasses.replace(moment, score=self._score, best=self.best.score))
@@ -179,10 +210,9 @@ class Runner(Hooks):
     def _finish(self, stopped: str | None) -> Result:
         """Test the best checkpoint, once."""
         self.world.wait()
-        best = self._load_best()
-        if best is None:
+        self._set_best(self.store.load_best())
+        if self.best is None:
             raise InvalidFile(f"{self.folder} has no best checkpoint any more; delete the folder and train again")
-        load_weights(self.model, best.model, self.folder)
         try:
             test, valid = self._tested()
         finally:
@@ -275,48 +305,42 @@ class Runner(Hooks):
 
     def _save_last(self) -> None:
         """What goes on from here needs, of all processes."""
-        optimiser = optimiser_tensors(self.model, self.optimiser) | generator_states(self.world) | self._more_state()
-        self._save(checkpoint.LAST, checkpoint.PREVIOUS, optimiser)
+        self._check_finite()
+        self.store.save_last(self._state(), generator_states(self.world) | self._more_state())
         self._saved = time.monotonic()
 
-    def _save(self, name: str, earlier: str, optimiser: dict[str, Tensor], beside: dict[str, bytes] | None = None) -> None:
-        """The first process writes; weights that are not finite are never saved."""
-        if not self.world.first:
-            return
-        weights = {key: tensor.detach().cpu() for key, tensor in self.model.state_dict().items()}
-        if not all(bool(tensor.isfinite().all()) for tensor in weights.values()):
+    def _check_finite(self) -> None:
+        """Weights that are not finite are never saved."""
+        if not self.store.finite():
             # the last step: at step 0 that of the epoch before
             epoch, step = divmod(self.progress.epoch * self.steps + self.progress.step - 1, self.steps)
             self._diverged("weights are not finite", epoch, step)
-        state: dict[str, Any] = {
+
+    def _state(self) -> dict[str, Any]:
+        """Counters and numbers of a checkpoint."""
+        return {
             "rfwp": __version__,
             "progress": dataclasses.asdict(self.progress),
             "best": dataclasses.asdict(self.best) if self.best else None,
             "score": self._score,
             "lr": float(self.optimiser.param_groups[0]["lr"]),
         }
-        config = {"rfwp": __version__, "model": to_dict(self.config.model)}
-        checkpoint.save(Checkpoint(weights, optimiser, config, state, beside or {}), self.folder.path, name, earlier)
 
     def _resume(self) -> None:
         """Go on from the last whole checkpoint, or begin."""
-        seed = self.config.train.seed
-        found = checkpoint.load(self.folder.path, (checkpoint.LAST, checkpoint.PREVIOUS), self._warn)
-        restore_generators(found.optimiser if found else {}, self.world, derived(seed, "dropout", self.world.rank))
+        found = self.store.load_last()
+        seed = derived(self.config.train.seed, "dropout", self.world.rank)
+        restore_generators(found.tensors if found else {}, self.world, seed)
         if found is not None:
-            load_weights(self.model, found.model, self.folder)
-            restore_optimiser(self.model, self.optimiser, found.optimiser, found.state["lr"])
             self.progress, self._score = Progress(**found.state["progress"]), found.state["score"]
-            self._restore_more(found.optimiser)
-        self._load_best()
+            self._restore_more(found.tensors)
+        self._set_best(self.store.best())
         if self.world.first:
             self.folder.keep_records(self.progress.epoch)
 
-    def _load_best(self) -> Checkpoint | None:
+    def _set_best(self, state: dict[str, Any] | None) -> None:
         """The best is what best/ says. It may be some epochs ahead: they are trained again and come to the same."""
-        found = checkpoint.load(self.folder.path, (checkpoint.BEST, checkpoint.EARLIER_BEST), self._warn)
-        self.best = Best(**found.state["best"]) if found else None
-        return found
+        self.best = Best(**state["best"]) if state else None
 
     def _diverged(self, what: str, epoch: int, step: int) -> NoReturn:
         """Keep the batch, and say what to try. Checkpoints stay as they are."""
@@ -348,9 +372,11 @@ class Runner(Hooks):
             [f"{size:,} parameters", str(self.world.device), train.precision]
             + ["compiled blocks"] * (self.region != "no")
             + ["CUDA graphs"] * self.graph
-            + [f"{self.world.size} processes"] * (self.world.size > 1)
+            + [f"{self.world.size} processes" + ", each with a part of the weights" * self.sharded] * (self.world.size > 1)
         )
         self._say(f"{self.config.preset or 'run'}, seed {train.seed} ({how}) -> {self.folder}")
+        if self.speed.shard and not self.sharded:
+            self._say("one process keeps the model whole: --shard parts it under torchrun --nproc-per-node N")
         if progress.epoch or progress.step:
             self._say(f"resumed {self._after()}")
         with writing(self.folder.path / "tensorboard"):

@@ -20,6 +20,8 @@ class Speed:
     cuda_graph: Literal["auto"] | bool = "auto"
     checkpoint_blocks: bool = False
     """Keep the inputs of blocks only and compute the rest again in the backward pass: memory for time."""
+    shard: bool = False
+    """Part weights, gradients and the optimiser's state over the processes, where there are several."""
 
     def resolve(self, world: World) -> tuple[Region, bool]:
         """What is compiled, and whether steps are replayed."""

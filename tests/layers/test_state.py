@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from rfwp.errors import InvalidInput
-from rfwp.layers.state import check_state, detach, select
+from rfwp.layers.state import check_state, detach, flat, select
 
 NESTED = ({"W": torch.arange(12.0).view(3, 4).requires_grad_()}, (), {"position": torch.arange(3), "core": (torch.ones(3, 1),)})
 
@@ -22,6 +22,12 @@ def test_select_takes_rows_of_every_tensor(rows):
     assert torch.equal(state[0]["W"], NESTED[0]["W"][rows])
     assert torch.equal(state[2]["position"], torch.arange(3)[rows])
     assert state[2]["core"][0].shape == (2, 1)
+
+
+def test_flat_lists_every_tensor_once_in_order():
+    expected = [NESTED[0]["W"], NESTED[2]["position"], NESTED[2]["core"][0]]
+    assert [id(tensor) for tensor in flat(NESTED)] == [id(tensor) for tensor in expected]
+    assert flat(None) == []
 
 
 def test_no_state_stays_no_state():

@@ -112,6 +112,49 @@ def test_streams_start_from_zero_and_cover_every_target(streams):
     torch.testing.assert_close(result.nll, expected.item(), **FLOAT64)
 
 
+SHARED = {
+    "windows": lambda model, tokens, **share: sliding_window(model, tokens, window=8, batch=4, **share),
+    "strides": lambda model, tokens, **share: sliding_window(model, tokens, window=8, stride=3, batch=2, **share),
+    "one window": lambda model, tokens, **share: sliding_window(model, tokens[:6], window=8, **share),
+    "streams": lambda model, tokens, **share: full_context(model, tokens, segment=4, streams=4, **share),
+    "one stream": lambda model, tokens, **share: full_context(model, tokens, segment=8, **share),
+}
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("how", SHARED)
+def test_processes_that_share_the_work_add_up_to_one_and_call_the_model_equally_often(how, size, monkeypatch):
+    """Every process at least once, and as often as the others: a model in parts is only there when all call it."""
+    model, tokens = language_model(), random_tokens(42)
+    whole = SHARED[how](model, tokens)
+    calls, hidden = [0] * size, model.hidden
+    parts = []
+    for rank in range(size):
+
+        def count(*arguments, rank=rank):
+            calls[rank] += 1
+            return hidden(*arguments)
+
+        monkeypatch.setattr(model, "hidden", count)
+        parts.append(SHARED[how](model, tokens, share=(rank, size)))
+    assert min(calls) == max(calls) > 0
+    torch.testing.assert_close(sum(part.sums for part in parts), whole.sums, **FLOAT64)
+    assert torch.equal(sum(part.counts for part in parts), whole.counts)
+
+
+def test_windows_that_are_shared_are_computed_in_the_same_batches(monkeypatch):
+    """So that the numbers are those of one process in every precision."""
+    model, tokens, shapes = language_model(), random_tokens(42), []
+    nll = model.nll
+    monkeypatch.setattr(model, "nll", lambda hidden, targets: shapes.append(tuple(targets.shape)) or nll(hidden, targets))
+    sliding_window(model, tokens, window=8, batch=8)
+    whole, shapes[:] = sorted(shapes), []
+    for rank in range(2):
+        sliding_window(model, tokens, window=8, batch=8, share=(rank, 2))
+    # six batches, three for each: nobody has to fill up
+    assert sorted(shapes) == whole
+
+
 def test_only_what_counts_goes_through_the_head(monkeypatch):
     model, rows = language_model(), []
     nll = model.nll

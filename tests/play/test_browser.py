@@ -3,27 +3,22 @@
 import json
 import os
 import re
-import subprocess
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 import rfwp
 from rfwp.config import CodeExecutionConfig
 from rfwp.tasks import CodeExecution
-from tests.play.browser import launch
+from tests.play.pages import DESK, PHONE, at, check_barriers, read, served
 from tests.play.small import LIST, PAPER, SMALL, save
 
 pytestmark = pytest.mark.browser
 
 INPUT = ["text", "run", "example", "generate", "size", "model-a", "model-b"]
 ORDER = [*INPUT, "first", "play", "slider", "chip", "edit", "png", "json", "link"]
-DESK, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
 
 
 def learn(folder: Path, preset: str) -> str:
@@ -51,64 +46,6 @@ def models(tmp_path_factory):
         learn(folder / "linear-transformer", "code-execution-5/linear-transformer"),
         save(folder / "lists", "listops-10/rdn"),
     ]
-
-
-@contextmanager
-def served(models):
-    """`rfwp play` as a process: it and its address."""
-    command = [sys.executable, "-m", "rfwp", "play", *models, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process, process.stdout.readline().split()[-4]
-        finally:
-            process.terminate()
-
-
-@pytest.fixture(scope="module")
-def address(models):
-    with served(models) as (_, address):
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def open_page(browser, address):
-    """Opens the page at an address of its own; at the end, the browser must have had nothing to complain about."""
-    contexts, complaints = [], []
-
-    def open_page(state="", viewport=DESK, scheme="light", where=address):
-        contexts.append(browser.new_context(viewport=viewport, color_scheme=scheme, accept_downloads=True))
-        page = contexts[-1].new_page()
-        page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(f"{where}/#{state}")
-        page.wait_for_selector("body[data-ready=yes]")
-        return page
-
-    open_page.complaints = complaints
-    yield open_page
-    for context in contexts:
-        context.close()
-    # a mistake in a text is answered with 400, which browsers note
-    assert [text for text in complaints if "400" not in text] == []
-
-
-def read(page, text):
-    page.get_by_label("The text that the model reads").fill(text)
-    page.get_by_role("button", name="Read it").click()
-
-
-def at(page, step):
-    """The page shows this step, its matrices included."""
-    page.wait_for_selector(f"body[data-shown='{step}']")
-    expect(page.locator(".chip.now")).to_have_count(1)
 
 
 # --- Reading ---
@@ -292,7 +229,16 @@ def test_step_is_saved_as_picture_and_as_numbers(open_page, tmp_path):
     with page.expect_download() as download:
         page.get_by_role("button", name="Step as JSON").click()
     data = json.loads(Path(download.value.path()).read_text())
-    assert (data["step"], data["prediction"], data["truth"]) == (21, "4", "4")
+    (model,) = data["models"]
+    assert (data["step"], model["prediction"], model["truth"]) == (21, "4", "4")
+
+
+def test_both_models_are_saved_as_numbers(open_page):
+    page = open_page("t=22&b=linear-transformer")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Step as JSON").click()
+    data = json.loads(Path(download.value.path()).read_text())
+    assert [model["model"] for model in data["models"]] == ["delta-rnn", "linear-transformer"]
 
 
 # --- For everyone ---
@@ -308,12 +254,7 @@ def test_step_is_saved_as_picture_and_as_numbers(open_page, tmp_path):
     ],
 )
 def test_page_has_no_serious_barrier(open_page, state, viewport, scheme):
-    page = open_page(state, viewport, scheme)
-    found = Axe().run(page).response["violations"]
-    serious = [violation for violation in found if violation["impact"] in ("serious", "critical")]
-    assert [(v["id"], [node["html"][:120] for node in v["nodes"][:3]]) for v in serious] == []
-    # nothing sticks out of a narrow screen
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    check_barriers(open_page(state, viewport, scheme))
 
 
 def test_screenshots_are_made_and_small(browser, models, tmp_path):

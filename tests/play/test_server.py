@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 import rfwp
 from rfwp.errors import InvalidInput
-from rfwp.play import server, traces
+from rfwp.play import server, text_routes, traces
 from rfwp.play.shown import load_all
 from tests.play.small import LIST, PAPER, floats, save, save_three
 from tests.test_cli import run as run_command
@@ -74,7 +74,7 @@ def test_models_are_described(client):
     assert first["fast"] == "y_t = W_t q_t + R_t softmax(y_{t-1})"
     assert (second["erases"], second["recurrent"]) == (False, False)
     assert (lists["kind"], lists["recurrent"]) == ("listops", True)
-    assert data["examples"] == {"code-execution": PAPER, "listops": LIST}
+    assert (data["examples"]["code-execution"], data["examples"]["listops"]) == (PAPER, LIST)
 
 
 def test_trace_says_what_the_model_says(client, shown):
@@ -99,7 +99,9 @@ def test_step_has_the_traces_numbers(client, shown):
     key, t, layer, head = read(client)["id"], 9, 1, 1
     data = client.get(f"/api/trace/{key}/step?t={t}&layer={layer}&head={head}").json()
     steps = rfwp.trace(shown["delta-rnn"].model, shown["delta-rnn"].task.encode(PAPER))
-    torch.testing.assert_close(torch.tensor(data["probabilities"]), steps.probabilities[t], atol=1e-5, rtol=0)
+    likely = steps.probabilities[t].topk(5)
+    assert [answer for answer, _ in data["expected"]] == shown["delta-rnn"].task.target.decode(likely.indices)
+    torch.testing.assert_close(torch.tensor([p for _, p in data["expected"]]), likely.values, atol=1e-5, rtol=0)
     for sent in data["matrices"]:
         m = steps.layers[layer].matrices[sent["name"]]
         torch.testing.assert_close(floats(sent["weights"], 2, 8, 8), m.weights[t])
@@ -121,11 +123,20 @@ def test_export_holds_every_layer(client):
     key = read(client)["id"]
     answer = client.get(f"/api/trace/{key}/export?t=21")
     assert answer.headers["content-disposition"] == 'attachment; filename="rfwp-step-22.json"'
-    data = answer.json()
+    (data,) = answer.json()["models"]
     assert (data["token"], data["truth"], data["step"]) == (";", "4", 21)
+    assert len(data["probabilities"]) == 26
     assert abs(sum(data["probabilities"].values()) - 1) < 1e-4
     assert len(data["layers"]) == 2
     assert len(data["layers"][0]["matrices"]["R"]["weights"]) == 2
+
+
+def test_export_holds_both_models(client):
+    one, other = read(client)["id"], read(client, model="linear-transformer")["id"]
+    data = client.get(f"/api/trace/{one}/export?t=3&beside={other}").json()
+    assert [(model["model"], model["step"]) for model in data["models"]] == [("delta-rnn", 3), ("linear-transformer", 3)]
+    assert [list(model["layers"][0]["matrices"]) for model in data["models"]] == [["W", "R"], ["W"]]
+    refused(client.get(f"/api/trace/{one}/export?t=3&beside=gone"), 404, "run the text again")
 
 
 def test_difference_begins_where_the_text_does(client):
@@ -209,7 +220,7 @@ def test_no_file_but_the_pages_own_can_be_read(client, path):
 
 def test_a_failure_of_ours_is_one_line_and_the_server_goes_on(client, monkeypatch):
     key = read(client)["id"]
-    monkeypatch.setattr(server, "describe_step", lambda *_: 1 / 0)
+    monkeypatch.setattr(text_routes, "describe_step", lambda *_: 1 / 0)
     refused(client.get(f"/api/trace/{key}/step?t=0"), 500, "ZeroDivisionError")
     monkeypatch.undo()
     assert client.get(f"/api/trace/{key}/step?t=0").status_code == 200
@@ -238,7 +249,7 @@ def test_the_same_text_is_one_trace(client):
 
 
 def test_memory_is_bounded(client, shown, monkeypatch):
-    step = traces.bytes_a_step(shown["delta-rnn"])
+    step = traces.bytes_a_step(shown["delta-rnn"].model)
     assert step == 2 * 2 * 2 * 8 * 8 * 4
     monkeypatch.setattr(traces, "MOST_BYTES", 30 * step)
     first, second = read(client)["id"], read(client, "x = 1 ; y = 2 ; z = 3 ;")["id"]
@@ -282,6 +293,22 @@ def test_no_site_is_allowed_to_read_across_origins(client):
 
 
 # --- The command ---
+
+
+def test_first_page_waits_for_nothing_that_it_does_not_need(tmp_path):
+    """PyTorch's compiler takes seconds to import; games and language models are for those who have them."""
+    code = f"""
+import sys
+from starlette.testclient import TestClient
+from rfwp.play.server import make_app
+from rfwp.play.shown import load_all
+client = TestClient(make_app(load_all([{save(tmp_path / "m", "code-execution-5/rdn")!r}])), base_url="http://127.0.0.1")
+key = client.post("/api/trace", json={{"model": "m", "text": {PAPER!r}}}).json()["id"]
+assert client.get(f"/api/trace/{{key}}/step?t=3").status_code == 200
+print(*({{"torch._dynamo", "numba", "rfwp.play.games", "rfwp.play.language", "rfwp.rl"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
 def test_port_in_use_is_one_line_if_it_was_asked_for(monkeypatch):

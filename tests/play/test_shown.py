@@ -58,7 +58,7 @@ def test_semantics_can_be_chosen(tmp_path, run):
         ("code-execution-3/lstm", {"core.hidden": 8, "embedding": 8}, "has none: its layers are LSTMCore"),
         ("code-execution-3/transformer", {}, "has none: its layers are Attention"),
         ("listops-10/rdn", {"inputs": 15}, "reads 15 symbols and says 10: neither code execution nor ListOps"),
-        ("atari/rdn", {}, "holds an agent"),
+        ("atari/rdn", {}, "holds an agent but not its game; give the folder of its run"),
     ],
 )
 def test_other_models_are_refused_in_one_line(tmp_path, preset, changes, said):
@@ -78,7 +78,7 @@ def test_run_of_another_task_is_refused(tmp_path, run):
     data = json.loads((run / "config.json").read_text())
     data["run"]["task"] = {"kind": "files", "folder": "somewhere"}
     (tmp_path / "config.json").write_text(json.dumps(data))
-    with pytest.raises(InvalidInput, match="is a run of kind Files; play shows runs of code execution and ListOps"):
+    with pytest.raises(InvalidInput, match="is a run of kind Files; play shows runs of code execution, ListOps"):
         load_all([str(tmp_path)])
 
 

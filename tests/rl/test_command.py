@@ -43,7 +43,8 @@ def test_an_agent_trains_in_any_environment_and_its_folder_tells_everything(caps
     assert (result.config.agent.actions, result.config.agent.vector) == (4, 5)
     code, _, error = run(capsys, *small(tmp_path))
     assert code == 2
-    assert error == f"rfwp: {tmp_path} holds this run already, finished; use another --out to train it again"
+    reached = f"return {result.metrics['return']:.2f}"
+    assert error == f"rfwp: {tmp_path} holds this run already, finished ({reached}); use another --out to train it again"
 
 
 def test_a_run_stopped_by_the_clock_goes_on_with_the_same_command_or_resume(capsys, tmp_path):
@@ -83,6 +84,9 @@ def test_sizes_are_the_environments_unless_given():
         (("rl", "--env", "catch", "--core", "rnd"), "unknown preset 'atari/rnd'; did you mean 'atari/rdn'?"),
         (("atari/rdn", "--env", "catch", "--core", "lstm"), "--core lstm goes with rl"),
         (("rl", "--env", "catch", "--epochs", "3"), "--epochs is not for agents; leave it away"),
+        (("rl", "--env", "catch", "--held-out", "texts"), "--held-out is not for agents; leave it away"),
+        (("rl", "--env", "catch", "--checkpoint-blocks"), "--checkpoint-blocks is not for agents; leave it away"),
+        (("rl", "--env", "catch", "--compile", "blocks"), "--compile blocks is not for agents"),
         (("rl", "--env", "catch", "--seeds", "1", "1"), "--seeds 1 1: a seed is there twice"),
         (("rl", "--env", "catch", "--set", "impala.mode=fre"), "unknown value for mode 'fre'; did you mean 'free'?"),
         (("rl", "--env", "catch", "--set", "impala.environments=500"), "500 environments with 32 unrolls an update have a lag"),
@@ -100,8 +104,9 @@ def test_bad_arguments_are_one_line(capsys, tmp_path, monkeypatch, arguments, me
 def test_resume_keeps_to_the_runs_config_and_folder(capsys, tmp_path):
     run(capsys, *small(tmp_path, "--seconds", "1e-9"))
     assert "holds a run of another config: impala.lr" in run(capsys, "--resume", str(tmp_path), "--set", "impala.lr=1")[2]
-    assert "leave --out away" in run(capsys, "--resume", str(tmp_path), "--out", "elsewhere")[2]
+    assert "leave --out and --data away" in run(capsys, "--resume", str(tmp_path), "--out", "elsewhere")[2]
     assert "--resume takes one run" in run(capsys, "--resume", str(tmp_path), "--seeds", "1", "2")[2]
+    assert "holds no run of a model of sequences" in run(capsys, "listops-10/rdn", "--resume", str(tmp_path))[2]
 
 
 def test_ctrl_c_saves_and_leaves_with_130(tmp_path):

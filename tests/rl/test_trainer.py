@@ -137,6 +137,13 @@ def test_an_environment_that_fails_again_and_again_stops_the_run_with_the_cause_
     assert read(tmp_path / "last").state["steps"] >= 40
 
 
+def test_a_checkpoint_names_the_optimisers_tensors_by_optimiser_and_parameter(tmp_path):
+    agent = trainer(tmp_path, seconds=1e-9)
+    agent.run()
+    expected = {f"rmsprop.square_avg.{name}" for name, _ in agent.agent.named_parameters()}
+    assert expected < set(read(tmp_path / "last").optimiser)
+
+
 def test_a_checkpoint_of_another_action_set_is_one_line(tmp_path):
     trainer(tmp_path, seconds=1e-9).run()
     config = json.loads((tmp_path / "config.json").read_text())

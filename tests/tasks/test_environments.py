@@ -144,7 +144,8 @@ def test_make_refuses_what_is_no_environment():
 def test_scores_are_kept_apart_by_environment():
     scores = Scores(2, whole=False)
     assert scores.add(np.array([1.0, 5.0]), np.array([False, True])) == [Episode(5.0, 1, False, row=1)]
-    assert scores.add(np.array([2.0, 7.0]), np.array([True, True])) == [Episode(3.0, 2, False, row=0), Episode(7.0, 1, False, row=1)]
+    both = [Episode(3.0, 2, False, row=0), Episode(7.0, 1, False, row=1)]
+    assert scores.add(np.array([2.0, 7.0]), np.array([True, True])) == both
 
 
 def test_an_error_from_inside_names_the_environment():

@@ -10,11 +10,12 @@ from pathlib import Path
 import torch
 
 from rfwp.errors import InvalidFile
-from rfwp.train import sharded
-from rfwp.train.distributed import World, join, leave
+from rfwp.train import Diverged, Speed, sharded
+from rfwp.train.distributed import World, end_process, join, leave
 from rfwp.train.sharded import checkpoint_blocks, load_sharded, save_sharded, shard, whole_weights
 from rfwp.train.step import TrainStep
 from tests.models.language_models import CORES, VOCABULARY, language_model
+from tests.train.tiny import before_call, tiny_config, trainer
 
 BEFORE, AFTER = 3, 3
 CHECKED = ("delta_rnn", "rdn", "linear_transformer", "delta_lstm", "attention")
@@ -79,6 +80,10 @@ def write_and_resume(world, folder):
         assert loaded.state == {"step": BEFORE}
         said[f"from {name}"] = losses(step, world, range(BEFORE, BEFORE + AFTER))
     said["rng"] = loaded.tensors["rng"].tolist()
+    # and copies of the whole model read parts
+    model, optimiser, _ = make(World())
+    load_sharded(folder / "two" / "last", model, optimiser, world)
+    said["copies"] = sum(t.double().abs().sum().item() for t in model.state_dict().values())
     return said
 
 
@@ -98,6 +103,31 @@ def fail_in_one_process(world, folder):
     sharded._digest = digest
     loaded = load_sharded(folder / "two" / "last", model, optimiser, world)
     return {"message": message, "state": loaded.state, "files": sorted(p.name for p in (folder / "two").iterdir())}
+
+
+def train_in_parts(folder):
+    """A set of sequences: 9 of them are validated in three batches, which two processes cannot share equally."""
+    run = trainer(folder / "loop", loop_config(), speed=Speed(shard=True))
+    return run.run().metrics
+
+
+def loop_config(**train):
+    return tiny_config("delta_rnn", dropout=0.0, **{"batch": 1, "accumulate": 1, "epochs": 2, **train})
+
+
+def spoil_one_part(folder):
+    """Process 1 has a weight that is no number when the checkpoint is due: everybody stops, and none is written."""
+    run = trainer(folder / "nan", loop_config(batch=8, epochs=1), speed=Speed(shard=True), save_minutes=0)
+
+    def spoil():
+        if run.world.rank == 1:
+            next(run.model.parameters()).detach().to_local().fill_(float("nan"))
+
+    run.store.finite = before_call(1, run.store.finite, spoil)
+    try:
+        run.run()
+    except Diverged as error:
+        return str(error)
 
 
 def evaluate_in_parts(world):
@@ -133,8 +163,11 @@ def main():
     ]
     said["resumed"] = write_and_resume(world, folder)
     said["failed"] = fail_in_one_process(world, folder)
+    said["loop"] = train_in_parts(folder)
+    said["nan"] = spoil_one_part(folder)
     (folder / f"said-{world.rank}.json").write_text(json.dumps(said))
     leave()
+    end_process(0, at_once=True)
 
 
 if __name__ == "__main__":

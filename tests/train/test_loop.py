@@ -258,13 +258,15 @@ def test_accumulation_equals_the_whole_batch(tmp_path, accumulate, clip):
         torch.testing.assert_close(ours[name], whole[name], atol=1e-6, rtol=0)
 
 
-def test_training_is_plain_adam_on_the_shuffled_data_with_a_smaller_last_batch(tmp_path):
-    """Nothing of the loop: rows of the permutation, cut by hand, without any padding."""
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_training_is_plain_adam_on_the_shuffled_data_with_a_smaller_last_batch(tmp_path, decay):
+    """Nothing of the loop: rows of the permutation, cut by hand, without any padding; six steps, three of them in the last half."""
     from rfwp.train.data import order
     from rfwp.train.model import build
 
-    config = tiny_config(dropout=0.0, epochs=2)
+    config = tiny_config(dropout=0.0, epochs=2, decay=decay)
     trainer(tmp_path, config).run()
+    rates = iter([1e-2] * 4 + [1e-2 * 2 / 3, 1e-2 / 3] if decay else [1e-2] * 6)
     model, split = build(config), Tiny().split("train")
     adam = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.995), eps=1e-9)
     for epoch in range(2):
@@ -274,6 +276,7 @@ def test_training_is_plain_adam_on_the_shuffled_data_with_a_smaller_last_batch(t
             loss, _ = model.loss(split.tokens[rows, :T].long(), split.targets[rows, :T].long())
             adam.zero_grad()
             loss.backward()
+            adam.param_groups[0]["lr"] = next(rates)
             adam.step()
     trained = safetensors.torch.load(weights(tmp_path))
     for name, expected in model.state_dict().items():
@@ -329,6 +332,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
         ({"accumulate": 9}, "train.accumulate=9 parts of a batch of 8"),
         ({"lr": -1.0}, "train.lr=-1.0; use a positive number"),
         ({"clip": 0.0}, "train.clip=0.0; use a positive number"),
+        ({"decay": 1.5}, "train.decay=1.5; use a share of the training"),
         ({"beta2": 1.0}, "train.beta2=1.0"),
         ({"patience": 0}, "train.patience=0"),
     ],

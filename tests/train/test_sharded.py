@@ -1,24 +1,31 @@
 """Sharded training with gloo on the CPU: the numbers of one process, and checkpoints for any number of processes."""
 
+import hashlib
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from rfwp import load as load_model
 from rfwp.errors import InvalidFile, InvalidInput
-from rfwp.train import sharded
+from rfwp.train import checkpoint, sharded
 from rfwp.train.distributed import World
+from rfwp.train.optim import optimiser_tensors
 from rfwp.train.sharded import checkpoint_blocks, load_sharded, save_sharded, shard, whole_weights
 from tests.contract import assert_same, leaves, some_resets
 from tests.models.language_models import language_model, random_tokens
 from tests.test_readme import python_blocks
-from tests.train.sharded_run import AFTER, BEFORE, losses, make
+from tests.train.sharded_run import AFTER, BEFORE, loop_config, losses, make
+from tests.train.tiny import trainer, weights
+
+PART = "shard-00001-model-00001-of-00001.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +84,32 @@ def test_a_checkpoint_of_one_process_goes_on_in_two(two_processes):
         assert process["resumed"]["rng"] == [0, 1, 2, 3, 4]
 
 
+def test_copies_of_the_whole_model_read_a_checkpoint_of_parts(two_processes):
+    said, folder, _ = two_processes
+    model, optimiser, _ = make(World())
+    load_sharded(folder / "two" / "last", model, optimiser, World())
+    total = sum(t.double().abs().sum().item() for t in model.state_dict().values())
+    assert [process["resumed"]["copies"] for process in said] == [total, total]
+
+
+def test_a_set_of_sequences_is_trained_in_parts_as_one_process_does(two_processes, tmp_path):
+    said, folder, _ = two_processes
+    expected = trainer(tmp_path, loop_config()).run()
+    for process in said:
+        assert process["loop"] == pytest.approx(expected.metrics)
+    ours, wanted = (safetensors.torch.load(weights(run, "best")) for run in (folder / "loop", tmp_path))
+    assert ours.keys() == wanted.keys()
+    for name in wanted:
+        torch.testing.assert_close(ours[name], wanted[name], atol=1e-4, rtol=0)
+
+
+def test_a_weight_of_one_process_that_is_no_number_stops_all_of_them(two_processes):
+    said, folder, _ = two_processes
+    for process in said:
+        assert process["nan"].startswith("weights are not finite in epoch 1, step ")
+    assert not (folder / "nan" / "last").exists()
+
+
 def test_a_full_disk_in_one_process_is_an_error_in_all_and_the_earlier_checkpoint_stays(two_processes):
     said, folder, _ = two_processes
     for process in said:
@@ -132,14 +165,14 @@ def change_state(folder):
 
 
 def cut_part(folder):
-    path = folder / "__0_0.distcp"
+    path = folder / PART
     path.write_bytes(path.read_bytes()[:-1])
 
 
 def change_part(folder):
-    content = bytearray((folder / "__0_0.distcp").read_bytes())
+    content = bytearray((folder / PART).read_bytes())
     content[len(content) // 2] ^= 1
-    (folder / "__0_0.distcp").write_bytes(content)
+    (folder / PART).write_bytes(content)
 
 
 @pytest.mark.parametrize(
@@ -147,10 +180,9 @@ def change_part(folder):
     [
         (cut_state, "state.json was not written whole"),
         (change_state, "state.json does not have its checksum"),
-        (cut_part, "__0_0.distcp does not have its checksum"),
-        (change_part, "__0_0.distcp does not have its checksum"),
-        (lambda folder: (folder / ".metadata").unlink(), ".metadata is missing"),
-        (lambda folder: (folder / "__0_0.distcp").unlink(), "__0_0.distcp is missing"),
+        (cut_part, f"{PART} does not have its checksum"),
+        (change_part, f"{PART} does not have its checksum"),
+        (lambda folder: (folder / PART).unlink(), f"{PART} is missing"),
     ],
 )
 def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(damage, why, tmp_path):
@@ -197,6 +229,49 @@ def test_a_process_that_dies_between_renames_leaves_a_whole_checkpoint(n, tmp_pa
     save_sharded(tmp_path / "last", model, optimiser, {"step": 4}, World())
     assert load(tmp_path)[0].state == {"step": 4}
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_checkpoint_holds_no_pickle_and_one_beside_it_is_never_read(tmp_path):
+    """PyTorch's own format has a pickle, `.metadata`, which can do anything to those who load it."""
+
+    class Malicious:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "taken over",)
+
+    save_twice(tmp_path)
+    assert {path.suffix for path in (tmp_path / "last").iterdir()} == {".safetensors", ".json"}
+    (tmp_path / "last" / ".metadata").write_bytes(pickle.dumps(Malicious()))
+    assert load(tmp_path)[0].state == {"step": 2}
+    assert not (tmp_path / "taken over").exists()
+
+
+def test_a_part_that_is_a_pickle_is_one_line(tmp_path):
+    """Also when the checksums were made to fit."""
+    save_twice(tmp_path)
+    part, state = tmp_path / "last" / PART, tmp_path / "last" / "state.json"
+    part.write_bytes(pickle.dumps({"weights": [1.0] * 100}))
+    content = json.loads(state.read_text())
+    del content["sha256"]
+    content["files"][PART] = sharded._digest(part)
+    state.write_bytes(sharded._json({**content, "sha256": hashlib.sha256(sharded._json(content)).hexdigest()}))
+    with pytest.raises(InvalidFile, match=r"cannot read .*last: .*header"):
+        load(tmp_path)
+
+
+def test_a_checkpoint_of_one_part_is_read_like_one_of_several(tmp_path):
+    """As `rfwp.train.checkpoint` writes it, with all that a run adds."""
+    model, optimiser, step = make(World())
+    losses(step, World(), range(BEFORE))
+    tensors = optimiser_tensors(model, optimiser) | {"rng.cpu.0": torch.arange(5)}
+    whole = checkpoint.Checkpoint(model.state_dict(), tensors, {}, {"step": BEFORE, "lr": 0.3})
+    checkpoint.save(whole, tmp_path, "last", "previous")
+    loaded, again, restored, _ = load(tmp_path)
+    assert loaded.state == {"step": BEFORE, "lr": 0.3}
+    assert loaded.tensors.keys() == {"rng.cpu.0"}
+    assert_same(whole_weights(again), whole_weights(model))
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert_same(dict(restored.state[other]), dict(optimiser.state[one]))
+    assert restored.param_groups[0]["lr"] == 0.3
 
 
 def test_a_checkpoint_of_another_model_is_one_line(tmp_path):

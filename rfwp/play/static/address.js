@@ -16,13 +16,18 @@ export function readAddress() {
     layer: given.has("layer") ? number("layer") - 1 : 0,
     head: given.has("head") ? number("head") - 1 : 0,
     edits,
+    context: number("context"),
+    seed: given.has("seed") ? number("seed") : null,
+    sample: given.get("sample") === "yes",
   };
 }
 
-export function writeAddress(state) {
+export function writeAddress(state, kind) {
   const parts = { a: state.a };
   if (state.b) parts.b = state.b;
-  parts.text = state.text;
+  if (kind === "agent") Object.assign(parts, { seed: state.seed, sample: state.sample ? "yes" : "no" });
+  else parts.text = state.text;
+  if (kind === "language" && state.context) parts.context = state.context;
   // people count from 1
   Object.assign(parts, { t: state.t + 1, layer: state.layer + 1, head: state.head + 1 });
   if (state.edits.size) parts.edit = [...state.edits].map(([step, symbol]) => `${step}:${symbol}`).join(",");

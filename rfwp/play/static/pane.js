@@ -2,15 +2,7 @@
 
 import { bytes } from "./api.js";
 import { changedCells, drawLarge, drawPixels, LARGE, largest, palette, prepare } from "./heat.js";
-
-const percent = (x) => `${Math.round(100 * x)} %`;
-
-function make(tag, kind, text) {
-  const element = document.createElement(tag);
-  if (kind) element.className = kind;
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
+import { describe, make, percent } from "./page.js";
 
 function picture(kind) {
   const canvas = make("canvas", kind);
@@ -23,8 +15,6 @@ const height = (rows) => `${Math.max(40, Math.min(96, rows * 9))}px`;
 // values by step and row, laid out row by row
 const turned = (steps, rows, value) => Float32Array.from({ length: steps * rows }, (_, i) => value(i % steps, Math.floor(i / steps)));
 
-const describe = (canvas, text) => canvas.setAttribute("aria-label", text);
-
 const ROLES = {
   W: "the memory",
   R: "the recurrent memory, read with the last step's output",
@@ -33,10 +23,23 @@ const ROLES = {
 };
 const role = (name) => ROLES[name] ?? ROLES[name[0]] ?? "a fast matrix";
 
+const words = (answer) => (answer === "_" ? "nothing (_)" : answer);
+
+// what a model expects, in a sentence; `probability` is that of the right answer, if it is known
+const SENTENCES = {
+  task: ([said, p], right) => {
+    const verdict = right === "" ? "nothing is asked here" : said === right ? "right" : `wrong, right is ${words(right)}`;
+    return ["Says ", make("strong", right === "" ? "" : said === right ? "right" : "wrong", words(said)), `, ${percent(p)} sure: ${verdict}.`];
+  },
+  language: ([said, p], right) => ["Expects ", make("strong", "", said), ` next (${percent(p)})`, right === "" ? "." : `; what comes is ${right}.`],
+  agent: ([likely, p], done) => ["Does ", make("strong", "", done), done === likely ? `, its first choice (${percent(p)}).` : `; ${likely} was likelier (${percent(p)}).`],
+};
+
+// `trace` may grow: a game's does
 export class Pane {
   constructor(model, trace, before, difference, onSeek, onHead) {
     Object.assign(this, { model, trace, before, difference });
-    this.written = trace.written.map(bytes);
+    this.written = trace.written.map((layer) => (typeof layer === "string" ? bytes(layer) : layer));
     this.element = make("article", "pane");
     this.element.setAttribute("aria-label", model.name);
     const [overview, matrices, left, right] = ["overview", "matrices", "", ""].map((kind) => make("div", kind));
@@ -61,7 +64,7 @@ export class Pane {
   }
 
   makeExpectations() {
-    const figure = make("figure", "expectations");
+    const figure = make("figure", ["language", "agent"].includes(this.trace.kind) ? "expectations words" : "expectations");
     this.verdict = make("figcaption");
     this.bars = make("ol", "bars");
     figure.append(this.verdict, this.bars);
@@ -78,7 +81,8 @@ export class Pane {
       const box = frame.getBoundingClientRect();
       onSeek(Math.floor(((event.clientX - box.left) / box.width) * this.trace.tokens.length));
     });
-    figure.append(make("figcaption", "", "How much each head (row) writes at each token (column): the stronger the colour, the more."), frame);
+    const column = this.trace.kind === "agent" ? "step" : "token";
+    figure.append(make("figcaption", "", `How much each head (row) writes at each ${column} (column): the stronger the colour, the more.`), frame);
     return figure;
   }
 
@@ -134,22 +138,17 @@ export class Pane {
     data.matrices.forEach((matrix, number) => this.showMatrix(this.matrices[number], this.trace.matrices[number], matrix, number, layer, head));
   }
 
-  showExpectations({ t, probabilities }) {
-    const [answers, right] = [this.model.answers, this.trace.truth[t]];
-    const counts = right !== "";
-    const order = probabilities.map((_, i) => i).sort((i, j) => probabilities[j] - probabilities[i]);
-    const said = answers[order[0]];
-    const words = (answer) => (answer === "_" ? "nothing (_)" : answer);
-    const verdict = !counts ? "nothing is asked here" : said === right ? "right" : `wrong, right is ${words(right)}`;
-    this.verdict.replaceChildren("Says ", make("strong", counts ? (said === right ? "right" : "wrong") : "", words(said)), `, ${percent(probabilities[order[0]])} sure: ${verdict}.`);
+  showExpectations({ t, expected }) {
+    const right = this.trace.truth[t];
+    this.verdict.replaceChildren(...(SENTENCES[this.trace.kind] ?? SENTENCES.task)(expected[0], right));
     this.bars.replaceChildren(
-      ...order.slice(0, 5).map((i) => {
-        const row = make("li", counts && answers[i] === right ? "is-right" : "");
+      ...expected.map(([answer, probability]) => {
+        const row = make("li", right !== "" && answer === right ? "is-right" : "");
         const bar = make("span", "bar-track");
         const fill = make("span", "bar-fill");
-        fill.style.width = `${100 * probabilities[i]}%`;
+        fill.style.width = `${100 * probability}%`;
         bar.append(fill);
-        row.append(make("span", "bar-name", answers[i]), bar, make("span", "bar-value", percent(probabilities[i])));
+        row.append(make("span", "bar-name", answer), bar, make("span", "bar-value", percent(probability)));
         return row;
       }),
     );
@@ -157,13 +156,13 @@ export class Pane {
 
   showTimeline(t, layer) {
     const [steps, heads] = [this.trace.tokens.length, this.trace.heads];
-    const state = `${layer} ${palette().ink}`;
+    const state = `${layer} ${palette().ink} ${this.trace.first ?? 0} ${steps}`;
     if (this.shownLayer !== state) {
       this.shownLayer = state;
       const values = this.written[layer];
-      drawPixels(this.strip, turned(steps, heads, (step, head) => values[step * heads + head]), 0, heads, steps, 255);
+      drawPixels(this.strip, turned(steps, heads, (step, head) => values[step * heads + head]), 0, heads, steps, this.trace.kind === "agent" ? largest(values) : 255);
       this.strip.style.height = height(heads);
-      describe(this.strip, `How much each of ${heads} heads of layer ${layer + 1} writes at each of ${steps} tokens`);
+      describe(this.strip, `How much each of ${heads} heads of layer ${layer + 1} writes at each of ${steps} steps`);
       if (this.difference) this.showDrift();
     }
     this.cursor.style.left = `${(100 * t) / steps}%`;
@@ -201,12 +200,12 @@ export class Pane {
   // where the read came from: every write that is still in the memory has its share
   showSources(parts, shares) {
     const order = [...shares.keys()].sort((i, j) => Math.abs(shares[j]) - Math.abs(shares[i])).slice(0, 3);
-    const name = (i) => [make("code", "", this.trace.tokens[i]), ` (step ${i + 1}, ${percent(shares[i])})`];
+    const name = (i) => [make("code", "", this.trace.tokens[i]), ` (step ${i + 1 + (this.trace.first ?? 0)}, ${percent(shares[i])})`];
     parts.cause.replaceChildren("Most of this read was written at ", ...order.flatMap((i, n) => (n ? [", ", ...name(i)] : name(i))), ".");
     const steps = this.trace.tokens.length;
     const padded = new Float32Array(steps);
     padded.set(shares);
     drawPixels(parts.strip, padded, 0, 1, steps, Math.max(largest(shares), 0.2));
-    describe(parts.strip, `Share of each token's write in this read; orange adds, blue takes away`);
+    describe(parts.strip, "Share of each step's write in this read; orange adds, blue takes away");
   }
 }

@@ -4,10 +4,14 @@ import { drawLarge, LARGE, palette } from "./heat.js";
 
 const [EDGE, RATIO, TOP] = [24, 2, 118];
 
-export function drawPicture(panes, t) {
-  const most = Math.max(...panes.map((pane) => pane.data.matrices.length));
+const GAME = 210;
+
+// `screen` is the picture of a game, which stands in the place of a text
+export function drawPicture(panes, titles, screen) {
+  const top = TOP + (screen ? GAME : 0);
+  const most = Math.max(1, ...panes.map((pane) => pane.data.matrices.length));
   const width = Math.max(640, 2 * EDGE + most * LARGE.width);
-  const height = TOP + panes.length * (LARGE.height + 52) + EDGE;
+  const height = top + panes.length * (LARGE.height + 52) + EDGE;
   const canvas = document.createElement("canvas");
   Object.assign(canvas, { width: width * RATIO, height: height * RATIO });
   const context = canvas.getContext("2d");
@@ -19,16 +23,18 @@ export function drawPicture(panes, t) {
     Object.assign(context, { font, fillStyle: colour, textAlign: "left", textBaseline: "alphabetic" });
     context.fillText(text, x, y, width - x - EDGE);
   };
-  const { tokens } = panes[0].trace;
-  const from = Math.max(0, t - 12);
-  write(`Step ${t + 1} of ${tokens.length}`, EDGE, 40, "600 20px system-ui, sans-serif", ink);
-  write(`${from ? "… " : ""}${tokens.slice(from, t).join(" ")}`, EDGE, 70, "14px ui-monospace, monospace", dim);
-  write(`reads  ${tokens[t]}`, EDGE, 94, "600 15px ui-monospace, monospace", ink);
+  write(titles.step, EDGE, 40, "600 20px system-ui, sans-serif", ink);
+  write(titles.before, EDGE, 70, "14px ui-monospace, monospace", dim);
+  write(titles.now, EDGE, 94, "600 15px ui-monospace, monospace", ink);
+  if (screen) {
+    context.imageSmoothingEnabled = false;
+    const ratio = Math.min((GAME - 10) / screen.naturalHeight, (width - 2 * EDGE) / screen.naturalWidth);
+    context.drawImage(screen, EDGE, TOP - 10, screen.naturalWidth * ratio, screen.naturalHeight * ratio);
+  }
   panes.forEach((pane, number) => {
-    const y = TOP + number * (LARGE.height + 52);
+    const y = top + number * (LARGE.height + 52);
     const { trace, data } = pane;
-    const right = trace.truth[t] === "" ? "" : `, right is ${trace.truth[t]}`;
-    const title = `${pane.model.name}: says ${trace.predictions[t]} (${Math.round(100 * trace.confidence[t])} %)${right}; layer ${data.layer + 1}, head ${data.head + 1}`;
+    const title = `${pane.model.name}: ${pane.verdict.textContent.replace(/\.$/, "")}; layer ${data.layer + 1}, head ${data.head + 1}`;
     write(title, EDGE, y + 20, "600 14px system-ui, sans-serif", ink);
     data.matrices.forEach((matrix, m) => {
       const { name, rows, cols } = trace.matrices[m];

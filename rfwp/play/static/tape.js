@@ -2,6 +2,11 @@
 
 const SILENT = new Set(["_", ""]);
 const show = (answer) => (SILENT.has(answer) ? "·" : answer);
+const ENDS = new Set([";", "<eos>"]);
+
+// the classes of the legend, by bits
+const LEVELS = [2, 5, 8, 12];
+const level = (bits) => `s${LEVELS.filter((least) => bits >= least).length}`;
 
 function line(kind, text, title) {
   const span = document.createElement("span");
@@ -26,7 +31,32 @@ function answerLine(trace, before, t) {
   return span;
 }
 
+// one row of a word: how much it surprised a model, and how much more with its context cut
+function surpriseLines({ trace, cut }, t) {
+  const bits = trace.surprise[t];
+  if (bits === null) return [line("answer quiet", "·")];
+  const lines = [line("answer bits", bits.toFixed(1), `${trace.model}: ${bits.toFixed(2)} bits`)];
+  if (cut) {
+    const more = cut.surprise[t] - bits;
+    lines.push(line(`answer bits ${more >= 1 ? "worse" : "quiet"}`, cut.surprise[t].toFixed(1), `with the last ${cut.context} words: ${cut.surprise[t].toFixed(2)} bits`));
+  }
+  return lines;
+}
+
+function speakWord(panes, t) {
+  const first = panes[0].trace;
+  const parts = [`step ${t + 1}`, `word ${first.tokens[t]}`];
+  if (first.unknown.includes(t)) parts.push("not in the vocabulary, read as <unk>");
+  for (const { trace, cut } of panes) {
+    if (trace.surprise[t] === null) continue;
+    parts.push(`${trace.model} surprised by ${trace.surprise[t].toFixed(1)} bits`);
+    if (cut) parts.push(`${cut.surprise[t].toFixed(1)} with the last ${cut.context} words only`);
+  }
+  return parts.join(", ");
+}
+
 function speak(panes, t) {
+  if (panes[0].trace.kind === "language") return speakWord(panes, t);
   const first = panes[0].trace;
   const parts = [`step ${t + 1}`, `token ${first.tokens[t]}`];
   for (const { trace } of panes) if (!SILENT.has(trace.truth[t]) || trace.predictions[t] !== trace.truth[t]) parts.push(`${trace.model} says ${trace.predictions[t]}`);
@@ -55,14 +85,22 @@ export class Tape {
   fill(panes, edits) {
     const trace = panes[0].trace;
     const lists = trace.kind === "listops";
+    const language = trace.kind === "language";
     this.element.classList.toggle("lists", lists);
+    this.element.classList.toggle("language", language);
     this.chips = trace.tokens.map((token, t) => {
       const chip = document.createElement("button");
       chip.type = "button";
       chip.className = "chip";
       chip.tabIndex = -1;
       chip.setAttribute("aria-label", speak(panes, t));
-      chip.append(line("token", token));
+      chip.append(line("token", token === "<eos>" ? "¶" : token));
+      if (language) {
+        if (trace.surprise[t] !== null) chip.firstChild.classList.add(level(trace.surprise[t]));
+        chip.classList.toggle("unknown", trace.unknown.includes(t));
+        for (const pane of panes) chip.append(...surpriseLines(pane, t));
+        return chip;
+      }
       for (const pane of panes) chip.append(answerLine(pane.trace, pane.before, t));
       chip.append(line("truth-line", show(trace.truth[t])));
       if (edits.has(t)) chip.classList.add("edited");
@@ -80,7 +118,8 @@ export class Tape {
       if (!open) statements.push((open = document.createElement("span")));
       open.className = "statement";
       open.append(chip);
-      if (trace.tokens[t] === ";") open = null;
+      // the end of the line before the text opens the first one
+      if (t && ENDS.has(trace.tokens[t])) open = null;
     });
     return statements;
   }

@@ -8,7 +8,8 @@ import pytest
 from rfwp.config import AtariConfig, replace, to_dict
 from rfwp.report.atari import render_atari
 from rfwp.report.records import Run, read_runs
-from rfwp.reproduce.agents import START_SECONDS, TEST_SECONDS, AgentCosts, agent_jobs, missing_agents
+from rfwp.reproduce.agents import START_SECONDS, TEST_SECONDS, AgentCosts, agent_jobs
+from rfwp.reproduce.jobs import missing
 from rfwp.reproduce.options import ReproduceOptions
 from rfwp.reproduce.worker import work
 from rfwp.rl.learner import Learner
@@ -67,9 +68,9 @@ def test_without_models_all_of_the_table():
 
 def test_a_finished_run_is_missing_no_more_but_one_with_other_steps_is():
     one, other = agent_jobs(options(seeds=(1, 2)))
-    assert missing_agents([one, other], [line(one)]) == [other]
+    assert missing([one, other], [line(one)]) == [other]
     (longer,) = agent_jobs(options(steps=80))
-    assert missing_agents([longer], [line(one)]) == [longer]
+    assert missing([longer], [line(one)]) == [longer]
 
 
 def test_progress_is_the_part_of_the_steps(tmp_path):

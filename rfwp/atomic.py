@@ -1,0 +1,38 @@
+"""Files that are there whole or not at all, whatever fails and however many processes write them at once."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, under a name of its own; moved to `path` at the end, removed if anything fails before.
+
+    At every instant `path` is the old file or the new one, also when the power goes.
+    """
+    # in the same folder, because only there moving a file into place is one step
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.unfinished")
+    try:
+        with open(unfinished, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        sync(path.parent)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on the disk; Windows knows this for files only, and only for writable ones."""
+    if os.name != "posix" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,45 @@
+import os
+
+import pytest
+
+from rfwp.atomic import whole_file
+
+
+def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with whole_file(path) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, call):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="no space left"), whole_file(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_two_that_write_at_once_do_not_mix(tmp_path):
+    path = tmp_path / "file"
+    with whole_file(path) as first, whole_file(path) as second:
+        first.write(b"first")
+        second.write(b"second")
+    assert path.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_that_is_gone_does_not_come_back(tmp_path):
+    with pytest.raises(FileNotFoundError), whole_file(tmp_path / "gone" / "file"):
+        pass
+    assert os.listdir(tmp_path) == []
