@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test setup lint types tests clean browser-tests screenshots docs docs-serve
 
 demo: setup
-	$(BIN)/python examples/associative_recall.py
+	$(BIN)/python examples/code_execution.py
 
 test: setup lint types tests browser-tests
 

@@ -22,7 +22,7 @@ def deviations_text(package: Path = PACKAGE) -> str:
 
 
 def signed(package: Path = PACKAGE) -> Iterator[tuple[str, str]]:
-    """(`fwp/slow.py::Recurrent`, what is different) for every docstring with `Differs from the paper: …`"""
+    """(`fwp/slow.py::Recurrent`, what is different) for every docstring that signs a deviation"""
     for path in sorted(package.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rfwp.atomic import sync, whole_file
@@ -117,6 +117,22 @@ def read(folder: Path) -> Checkpoint:
         raise Damaged(f"cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError):
         raise Damaged(f"{STATE} was not written whole") from None
+
+
+def tensor_names(path: Path) -> set[str]:
+    """Of a safetensors file; the tensors are not read."""
+    with safe_open(path, framework="pt") as file:
+        return set(file.keys())
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What cannot be read although its checksums fit, in one line."""
+    try:
+        yield
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise InvalidFile(f"cannot read {path}: {reason}; was it made by another version?") from error
 
 
 def write_file(path: Path, content: bytes) -> None:

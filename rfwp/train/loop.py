@@ -54,9 +54,10 @@ class Trainer(Runner):
         self.score = self.task.score
         check_fits(config.model, self.task)
         splits = {name: checked(self.task.split(name), name) for name in SPLITS}
-        self._prepare(fingerprint(splits["train"]), commit)
         self.train, self.valid = (Data(splits[name], self.world.device) for name in ("train", "valid"))
         self.steps = self.train.steps(config.train.batch)
+        lengths = {batch.T for batch in self.train.epoch(config.train.seed, 0, config.train.batch, self.world)}
+        self._prepare(fingerprint(splits["train"]), commit, len(lengths))
         self._batches: list[Batch] = []
 
     @property

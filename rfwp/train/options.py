@@ -40,7 +40,7 @@ class TrainOptions:
     save_minutes: float = 5.0
     """Minutes between checkpoints inside an epoch. At the end of an epoch there is one if the last is older than 20 seconds."""
     compile: Literal["auto", "no", "blocks", "lengths"] = "auto"
-    """What torch.compile gets; auto: the blocks on a GPU, nothing on the CPU."""
+    """What torch.compile gets; auto: on a GPU the blocks, for each length or, of many, for all at once; nothing on the CPU."""
     cuda_graph: Literal["auto", "yes", "no"] = "auto"
     """Replay whole steps; auto: yes on a GPU."""
     checkpoint_blocks: bool = False

@@ -75,11 +75,11 @@ class Runner(Hooks):
         self._pending: list[tuple[int, Counted, Tensor]] = []
         self._score: float | None = None
 
-    def _prepare(self, fingerprint: str, commit: str) -> None:
-        """With the data known: the model on its device, the optimiser, and how fast to go."""
+    def _prepare(self, fingerprint: str, commit: str, lengths: int = 1) -> None:
+        """With the data known: the model on its device, the optimiser, and how fast to go. `lengths`: of batches."""
         self.fingerprint = fingerprint
         self.folder.check(self.config, fingerprint)
-        self.region, self.graph = self.speed.resolve(self.world)
+        self.region, self.graph = self.speed.resolve(self.world, lengths)
         kind = self._place_model()
         self.optimiser = make_optimiser(self.model, self.config.train)
         about = {"rfwp": __version__, "model": to_dict(self.config.model)}
@@ -198,14 +198,24 @@ class Runner(Hooks):
             self.folder.add_record(record)
         self.progress = Progress(epoch=progress.epoch + 1, seconds=progress.seconds)
         self._score = valid[self.score]
-        if self.best is None or (self._score > self.best.score if self.higher_is_better else self._score < self.best.score):
+        if self._is_best(valid):
             self.best = Best(self.progress.epoch, self._score, valid)
             # never later than `last`: epochs between the two are trained again, and none of them is better than this one
             self._check_finite()
             self.store.save_best(self._state(), self._beside_weights())
+        assert self.best is not None
         if self.world.first:
             with writing(self.folder.path / "tensorboard"):
                 self.log.epoch(record, dataclasses.replace(moment, score=self._score, best=self.best.score))
+
+    def _is_best(self, valid: dict[str, float]) -> bool:
+        """By the score; of two equal ones, such as two zeros, by the other metrics in their order."""
+        if self.best is None:
+            return True
+        sign = 1 if self.higher_is_better else -1
+        names = [self.score, *(name for name in valid if name != self.score)]
+        new, old = ([sign * metrics[name] for name in names] for metrics in (valid, self.best.valid))
+        return new > old
 
     def _finish(self, stopped: str | None) -> Result:
         """Test the best checkpoint, once."""

@@ -24,7 +24,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import init_device_mesh
@@ -35,7 +34,7 @@ from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.layers import Block
 from rfwp.models import SequenceModel
 from rfwp.models.core import Stack
-from rfwp.train.checkpoint import OPTIMISER, PREVIOUS, STATE, Damaged, Loaded, sync, write_file
+from rfwp.train.checkpoint import OPTIMISER, PREVIOUS, STATE, Damaged, Loaded, reading, sync, tensor_names, write_file
 from rfwp.train.distributed import World
 from rfwp.train.optim import PREFIX, optimiser_tensors, restore_optimiser
 
@@ -183,19 +182,20 @@ def load_sharded(
 def _read(folder: Path, content: dict[str, Any], model: nn.Module, optimiser: torch.optim.Optimizer, world: World) -> Loaded:
     places = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     parameters = dict(model.named_parameters())
-    try:
+    with reading(folder):
         reader = dcp.HuggingFaceStorageReader(str(folder))
         saved = reader.read_metadata().state_dict_metadata
         others = _others(folder, content)
-        _check_weights(folder, places, {n: about for n, about in saved.items() if n not in others and not n.startswith(PREFIX)})
-        for name in set(saved) - set(places):
-            _, _, parameter = name.removeprefix(PREFIX).partition(".")
-            places[name] = _place(saved[name], parameters.get(parameter) if name.startswith(PREFIX) else None)
-        # the weights are read to where they are
-        with _no_warning():
+    _check_weights(folder, places, {n: about for n, about in saved.items() if n not in others and not n.startswith(PREFIX)})
+    for name in set(saved) - set(places):
+        _, _, parameter = name.removeprefix(PREFIX).partition(".")
+        places[name] = _place(saved[name], parameters.get(parameter) if name.startswith(PREFIX) else None)
+    # the weights are read to where they are
+    with reading(folder), _no_warning():
+        try:
             dcp.load(places, storage_reader=reader, no_dist=world.size == 1)
-    except (OSError, SafetensorError, CheckpointException, KeyError, ValueError) as error:
-        raise InvalidFile(f"cannot read {folder}: {_reason(error)}") from error
+        except CheckpointException as error:
+            raise OSError(_reason(error)) from error
     # one that was written in one part has one rate
     rates = content.get("rates") or [content["lr"]] * len(optimiser.param_groups)
     restore_optimiser(model, optimiser, places, rates[0])
@@ -211,8 +211,7 @@ def _others(folder: Path, content: dict[str, Any]) -> set[str]:
         return set(content["others"])
     if OPTIMISER not in content["files"]:
         return set()
-    with safe_open(folder / OPTIMISER, framework="pt") as file:
-        return {name for name in file.keys() if not name.startswith(PREFIX)}  # noqa: SIM118
+    return {name for name in tensor_names(folder / OPTIMISER) if not name.startswith(PREFIX)}
 
 
 def _check_weights(folder: Path, places: Mapping[str, Tensor], saved: Mapping[str, Any]) -> None:

@@ -10,11 +10,14 @@ from rfwp.train.distributed import World
 from rfwp.train.step import Region
 
 Compile = Literal["auto", "no", "blocks", "lengths"]
+FEW_LENGTHS = 4
+"""Up to so many lengths of batches, blocks are compiled for each of them; more take longer to compile than they save."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """auto: both on a GPU, neither on the CPU; no CUDA graphs with several processes, or with blocks that are computed twice."""
+    """auto: both on a GPU, neither on the CPU; blocks for each length or, of many, for all at once; no CUDA graphs with several
+    processes, or with blocks that are computed twice."""
 
     compile: Compile = "auto"
     cuda_graph: Literal["auto"] | bool = "auto"
@@ -23,8 +26,8 @@ class Speed:
     shard: bool = False
     """Part weights, gradients and the optimiser's state over the processes, where there are several."""
 
-    def resolve(self, world: World) -> tuple[Region, bool]:
-        """What is compiled, and whether steps are replayed."""
+    def resolve(self, world: World, lengths: int = 1) -> tuple[Region, bool]:
+        """What is compiled, and whether steps are replayed; `lengths`: how many the batches have."""
         if self.compile not in get_args(Compile):
             raise unknown("choice of compile", self.compile, get_args(Compile))
         gpu = world.device.type == "cuda"
@@ -32,7 +35,8 @@ class Speed:
             raise InvalidInput("cuda_graph=True works in one process only; leave it on auto")
         if self.cuda_graph is True and self.checkpoint_blocks:
             raise InvalidInput("cuda_graph=True and checkpoint_blocks exclude each other; leave one of them away")
-        region = ("blocks" if gpu else "no") if self.compile == "auto" else self.compile
+        best = ("blocks" if lengths <= FEW_LENGTHS else "lengths") if gpu else "no"
+        region = best if self.compile == "auto" else self.compile
         alone = world.size == 1 and not self.checkpoint_blocks
         graph = gpu and alone if self.cuda_graph == "auto" else self.cuda_graph
         return cast(Region, region), graph

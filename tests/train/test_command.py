@@ -180,11 +180,13 @@ def test_own_sequences(capsys, tmp_path, monkeypatch):
 
 def test_a_changed_task_brings_its_vocabulary(capsys, tmp_path):
     folder = tmp_path / "run"
-    code, _, err = train(capsys, PRESET, "--out", folder, *SET, "task.variables=5", "train.clip=none")
+    changes = ("task.variables=5", "train.clip=none", "task.semantics=true", "model.positions=none")
+    code, _, err = train(capsys, PRESET, "--out", folder, *SET, *changes)
     assert (code, err) == (0, "")
     config = json.loads((folder / "config.json").read_text())["run"]
     assert config["model"]["inputs"] == 24
-    assert config["train"]["clip"] is None
+    # words stay words where a field has them among its choices
+    assert (config["train"]["clip"], config["task"]["semantics"], config["model"]["positions"]) == (None, "true", "none")
 
 
 @pytest.mark.parametrize(

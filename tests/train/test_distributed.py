@@ -48,6 +48,8 @@ def test_cuda_graphs_are_for_one_process():
     assert Speed().resolve(World(0, 1, torch.device("cuda"))) == ("blocks", True)
     assert Speed().resolve(World(0, 2, torch.device("cuda"))) == ("blocks", False)
     assert Speed().resolve(World()) == ("no", False)
+    # many lengths: compiled once for all of them
+    assert Speed().resolve(World(0, 1, torch.device("cuda")), lengths=15) == ("lengths", True)
     with pytest.raises(InvalidInput, match="exclude each other"):
         Speed(cuda_graph=True, checkpoint_blocks=True).resolve(World())
     assert Speed(checkpoint_blocks=True).resolve(World(0, 1, torch.device("cuda"))) == ("blocks", False)

@@ -62,6 +62,13 @@ def test_training_learns_and_keeps_the_best_epoch(tmp_path):
     assert result.stopped is None
 
 
+def test_of_equal_scores_the_other_metrics_decide(tmp_path, monkeypatch):
+    run = trainer(tmp_path, tiny_config(epochs=4))
+    found = iter([{"token accuracy": 0.0, "sequence accuracy": right} for right in (0.1, 0.3, 0.2, 0.3)])
+    monkeypatch.setattr(run, "_validated", lambda: next(found))
+    assert run.run().best_epoch == 2
+
+
 def test_the_best_checkpoint_is_what_was_tested_and_loads_alone(whole):
     folder, result = whole
     model = rfwp.load(folder / "best")
@@ -260,7 +267,7 @@ def test_accumulation_equals_the_whole_batch(tmp_path, accumulate, clip):
 
 @pytest.mark.parametrize("decay", [0.0, 0.5])
 def test_training_is_plain_adam_on_the_shuffled_data_with_a_smaller_last_batch(tmp_path, decay):
-    """Nothing of the loop: rows of the permutation, cut by hand, without any padding; six steps, three of them in the last half."""
+    """Nothing of the loop: rows of the permutation, cut by hand, without any padding; the rate may fall in the last half."""
     from rfwp.train.data import order
     from rfwp.train.model import build
 
