@@ -27,6 +27,12 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         unfinished.unlink(missing_ok=True)
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """A file with this content; at every instant it is the old one or the new one."""
+    with whole_file(path) as file:
+        file.write(content)
+
+
 def sync(path: Path) -> None:
     """Wait until a file or a folder is on the disk; Windows knows this for files only, and only for writable ones."""
     if os.name != "posix" and path.is_dir():

@@ -1,8 +1,11 @@
+import ast
 import os
+from pathlib import Path
 
 import pytest
 
-from rfwp.atomic import whole_file
+import rfwp
+from rfwp.atomic import whole_file, write_whole
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path):
@@ -43,3 +46,18 @@ def test_a_folder_that_is_gone_does_not_come_back(tmp_path):
     with pytest.raises(FileNotFoundError), whole_file(tmp_path / "gone" / "file"):
         pass
     assert os.listdir(tmp_path) == []
+
+
+def test_content_is_written_whole(tmp_path):
+    write_whole(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_nobody_writes_or_moves_a_file_in_another_way():
+    """Folders have their own way, which is a rename."""
+    for path in Path(rfwp.__file__).parent.rglob("*.py"):
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        found = {ast.unparse(call) for call in calls if isinstance(call, ast.Attribute)}
+        others = {name for name in found if name.endswith((".write_text", ".write_bytes")) or name == "os.replace"}
+        assert path.name == "atomic.py" or not others, f"{path}: {others}"

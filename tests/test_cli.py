@@ -1,12 +1,14 @@
 """The command line as a user sees it."""
 
 import os
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
-from rfwp.cli import main
+import rfwp.commands
+from rfwp.cli import COMMANDS, main
 
 
 def run(capsys, *arguments):
@@ -69,6 +71,11 @@ def test_help_says_where_to_start(capsys):
     assert code == 0
     for word in ("presets", "show", "Start here", "rfwp show lm/rdn"):
         assert word in out
+
+
+def test_every_file_of_commands_is_listed():
+    files = {module.name for module in pkgutil.iter_modules(rfwp.commands.__path__)} - {"console"}
+    assert {command.__module__ for command in COMMANDS.values()} == {f"rfwp.commands.{name}" for name in files}
 
 
 def test_module_runs_like_the_command():

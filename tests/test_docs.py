@@ -17,7 +17,7 @@ from rfwp.config import AtariConfig
 from rfwp.presets import agent_run, find, is_agent, is_language, language_run, run_config
 from rfwp.reproduce.agents import agent_jobs
 from rfwp.reproduce.jobs import chosen_presets
-from rfwp.train.command import changed
+from rfwp.train.changes import changed
 from tests.pages import PAGES, build_site, command_lines, python_blocks, read, run_page, words
 
 PROGRAMS = {

@@ -16,9 +16,9 @@ from rfwp.bench.rl_check import check
 from rfwp.bench.timing import find_device, set_threads, summary, synchronise
 from rfwp.config import AtariConfig, ImpalaConfig, RLRunConfig
 from rfwp.environment import environment
-from rfwp.errors import InvalidInput
+from rfwp.errors import InvalidInput, RFWPError
 from rfwp.presets import agent_run
-from rfwp.rl.command import CHOICES, fit
+from rfwp.rl.changes import CHOICES, fit
 from rfwp.rl.cores import BusyClock, environment_threads
 from rfwp.rl.trainer import RLTrainer
 from rfwp.rl.unroll import Actor
@@ -85,7 +85,15 @@ def bench_rl(options: RLOptions, say: Callable[[str], None] = log.info) -> Outco
         "gymnasium": time_plain,
     }
     for n, setting in enumerate(settings):
-        problem = check(setting.config, setting.trainer) if options.check else ""
+        if options.compile_stem:
+            # what was compiled for the last setting counts towards PyTorch's limit
+            torch.compiler.reset()
+        try:
+            problem = check(setting.config, setting.trainer) if options.check else ""
+        except RFWPError:
+            raise
+        except Exception as error:
+            problem = one_line(error)
         if problem:
             outcome.failures.append(f"{setting.agent} {setting.config.impala.precision}: {problem}")
             continue
@@ -96,9 +104,13 @@ def bench_rl(options: RLOptions, say: Callable[[str], None] = log.info) -> Outco
             say(f"{part}: {setting.agent} {setting.config.impala.precision}")
             try:
                 outcome.rows.append(timed[part](setting))
-            except torch.OutOfMemoryError as error:
-                outcome.failures.append(f"{part} {setting.agent}: {one_line(error)}")
-    outcome.files.append(append(outcome.rows, where, options.out))
+            except RFWPError:
+                raise
+            except Exception as error:
+                outcome.failures.append(f"{part} {setting.agent} {setting.config.impala.precision}: {one_line(error)}")
+                continue
+            # at once: who stops a long benchmark keeps what it has found
+            outcome.files[:] = [append(outcome.rows[-1:], where, options.out)]
     return outcome
 
 
@@ -188,10 +200,18 @@ def on_a_stream(setting: Setting) -> torch.cuda.StreamContext:
     return torch.cuda.stream(stream)
 
 
+def part_of_free(setting: Setting, folder: str) -> RLTrainer:
+    """A trainer whose agent is as free mode would make it."""
+    trainer = setting.trainer(setting.config, folder)
+    if setting.options.compile_stem:
+        trainer.agent.stem.compile(fullgraph=True, dynamic=False)
+    return trainer
+
+
 def time_actions(setting: Setting) -> Row:
     """One group's observations to the device, actions back, and all of it into the unroll."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = setting.trainer(setting.config, folder)
+        trainer = part_of_free(setting, folder)
         n = trainer.environments // setting.config.impala.groups
         with trainer.at_work(), on_a_stream(setting):
             actor = still_actor(setting, trainer, n)
@@ -209,7 +229,7 @@ def time_actions(setting: Setting) -> Row:
 def time_learner(setting: Setting) -> Row:
     """Updates one after another."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = setting.trainer(setting.config, folder)
+        trainer = part_of_free(setting, folder)
         with trainer.at_work(), on_a_stream(setting):
             batch = still_actor(setting, trainer, trainer.rows).collect()
             updates = Updates(trainer.learner, batch.empty(trainer.rows), record=trainer.graphs)

@@ -62,12 +62,14 @@ def bench_train(options: TrainOptions, say: Callable[[str], None] = log.info) ->
     outcome, where = Outcome([], [], [], []), environment(device, options.commit)
     chosen = {name: choose(options, device, LANGUAGE_MODELS if shape.vocabulary else MODELS) for name, shape in shapes.items()}
     for name, shape in shapes.items():
-        done, settings = len(outcome.rows), chosen[name]
+        settings = chosen[name]
         failed = _check_all(settings, shape, device, options, outcome.failures, say) if options.check else {}
         # large models do not find room together
         for together in [[setting] for setting in settings] if shape.vocabulary else [settings]:
+            done = len(outcome.rows)
             _bench_shape(together, failed, name, shape, device, options, outcome, say)
-        outcome.files[:] = [append(outcome.rows[done:], where, options.out)]
+            # at once: who stops a long benchmark keeps what it has found
+            outcome.files[:] = [append(outcome.rows[done:], where, options.out)]
     return outcome
 
 

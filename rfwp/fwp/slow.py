@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rfwp.errors import InvalidInput
 from rfwp.fwp.rules import forget_rows
 from rfwp.fwp.types import SlowNet, State
 
@@ -53,6 +54,11 @@ class SlowModule(nn.Module):
 
     def __init__(self, kind: SlowNet, width: int, heads: int, outputs: int, live: int, d: int, device=None, dtype=None):
         super().__init__()
+        if not isinstance(kind, tuple(SLOW.values())):
+            known = ", ".join(SLOW)
+            raise InvalidInput(
+                f"no trained weights are known for the slow net {kind!r}; use one of: {known}, or replace layer.slow"
+            )
         factory = {"device": device, "dtype": dtype}
         self.kind, self.heads, self.outputs, self.live, self.d = kind, heads, outputs, live, d
         self.W = nn.Linear(width, heads * outputs, bias=False, **factory)

@@ -7,9 +7,8 @@ segment goes on from what the one before has left, whose tensors are part of the
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-import torch
 from torch import Tensor
 
 from rfwp.config import LanguageRunConfig
@@ -24,18 +23,21 @@ from rfwp.models import SequenceModel
 from rfwp.models.adaptive import TiedAdaptive
 from rfwp.tasks.wikitext import Text
 from rfwp.tasks.words import Words, check_same_vocabulary
-from rfwp.train.hooks import Counted
-from rfwp.train.log import Log, Moment
-from rfwp.train.runner import Runner
+from rfwp.train.epochs import EpochRunner
+from rfwp.train.log import Moment
+from rfwp.train.progress import Counted
+from rfwp.train.runner import Options
 from rfwp.train.speed import Speed
 from rfwp.train.step import TrainStep
 
 
-class LanguageTrainer(Runner):
+class LanguageTrainer(EpochRunner):
     """Trains one run in one folder; a run that is there already is resumed, a finished one gives its result.
 
     >>> result = LanguageTrainer(language_run("lm/rdn"), Path("runs/rdn")).run()
     >>> result.metrics["perplexity"]
+
+    `text`: in place of the one that the config says. `speed`: `rfwp.train.Speed`. The other options: `rfwp.train.Options`.
     """
 
     config: LanguageRunConfig
@@ -46,16 +48,12 @@ class LanguageTrainer(Runner):
         config: LanguageRunConfig,
         folder: str | Path,
         *,
-        device: str | torch.device = "auto",
-        speed: Speed | None = None,
-        log: Log | None = None,
         text: Text | None = None,
-        save_minutes: float = 5.0,
-        commit: str = "",
+        speed: Speed | None = None,
+        **options: Unpack[Options],
     ):
-        """`commit`: which code this is, where git cannot say it."""
         check_language_training(config)
-        super().__init__(config, folder, device, log, save_minutes, speed)
+        super().__init__(config, folder, speed, **options)
         self.text = Text(config.text) if text is None else text
         self._check_words()
         train, world = config.train, self.world
@@ -64,7 +62,7 @@ class LanguageTrainer(Runner):
                 f"train.streams={train.streams} cannot be shared equally by {world.size} processes in {train.accumulate} parts"
             )
         self.segments = Segments(self.text.batches("train", train.streams, world.rank, world.size), world.size)
-        self._prepare(fingerprint(self.text), commit)
+        self._prepare(fingerprint(self.text))
         self.steps = train.validate_every
         self.valid = on_device(self.text.tokens("valid"), world.device)
         self.carried = Carried(self.model, train.streams // world.size, world.device) if train.carry else None

@@ -18,7 +18,7 @@ from rfwp.report.atari import (
     paper_scores,
 )
 from rfwp.report.plots import COLOURS, OPS, styles
-from rfwp.report.records import Run, choose, summarise
+from rfwp.report.records import Run, choose, devices_and_codes, summarise
 from rfwp.report.speed import PASSES, Measurement, made, milliseconds, scaling, slug
 from rfwp.report.svg import Axis, Bar, Line, bar_chart, line_chart, linear_axis, log_axis
 
@@ -163,9 +163,8 @@ def scaling_figures(measurements: Sequence[Measurement]) -> list[Figure]:
 
 def made_of_runs(runs: Sequence[Run]) -> str:
     """`2 runs, NVIDIA H200, 2026-11-15, code d7a9759`"""
-    devices = ", ".join(sorted({run.device for run in runs if run.device})) or "an unknown device"
+    devices, codes = devices_and_codes(runs)
     days = ", ".join(sorted({run.time[:10] for run in runs if run.time}))
-    codes = ", ".join(sorted({(run.commit or "unknown")[:7] + (" with changes" if run.dirty else "") for run in runs}))
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     return ", ".join(part for part in (count, devices, days, f"code {codes}") if part)
 

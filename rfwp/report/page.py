@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from rfwp.atomic import write_whole
 from rfwp.report import speed
 from rfwp.report.atari import render_atari
 from rfwp.report.deviations import deviations_text, to_html
@@ -33,8 +34,8 @@ def write_page(results: Results, folder: Path, pictures: Sequence[Path] = ()) ->
     folder.mkdir(parents=True, exist_ok=True)
     problems = [problem.removeprefix(f"{folder}/") for problem in results.problems]
     files = [folder / "report.html", folder / "report.md"]
-    files[0].write_text(page(results, problems), encoding="utf-8")
-    files[1].write_text(markdown(results, problems, [path.relative_to(folder) for path in pictures]), encoding="utf-8")
+    write_whole(files[0], page(results, problems).encode())
+    write_whole(files[1], markdown(results, problems, [path.relative_to(folder) for path in pictures]).encode())
     return files
 
 

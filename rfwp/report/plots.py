@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rfwp.atomic import whole_file
 from rfwp.errors import missing_extra
 from rfwp.presets import find, is_language
 from rfwp.report.atari import COMPARISONS, PAPER_TABLES, improvements, is_atari, our_scores, paper_name, paper_scores
@@ -249,9 +250,10 @@ def _save(figure: Any, path: Path) -> list[Path]:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     png, svg = path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.svg")
-    FigureCanvasAgg(figure).print_png(str(png))
-    with rc_context({"svg.hashsalt": path.name}):
-        FigureCanvasSVG(figure).print_svg(str(svg), metadata={"Date": None})
+    with whole_file(png) as file:
+        FigureCanvasAgg(figure).print_png(file)
+    with whole_file(svg) as file, rc_context({"svg.hashsalt": path.name}):
+        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})
     return [png, svg]
 
 

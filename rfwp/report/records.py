@@ -47,10 +47,26 @@ class Run:
     rfwp: str = ""
     time: str = ""
 
+    @property
+    def code(self) -> str:
+        return code_name(self.commit, self.dirty)
+
     def value(self, metric: str, split: str = "test") -> float | None:
         if metric == "parameters":
             return self.parameters
         return (self.metrics if split == "test" else self.valid).get(metric)
+
+
+def code_name(commit: str | None, dirty: bool | None) -> str:
+    """`d7a9759`, `d7a9759 with changes`"""
+    return (commit or "unknown")[:7] + (" with changes" if dirty else "")
+
+
+def devices_and_codes(runs: Iterable[Run]) -> tuple[str, str]:
+    """`NVIDIA H200` and `37c566f, d7a9759`: where they ran, and with which code."""
+    found = list(runs)
+    devices = ", ".join(sorted({run.device for run in found if run.device}))
+    return devices or "an unknown device", ", ".join(sorted({run.code for run in found}))
 
 
 def append_line(path: Path, data: Mapping[str, Any]) -> None:

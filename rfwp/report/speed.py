@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rfwp.report.records import code_name
 from rfwp.report.tables import Rendered
 
 PLAIN_SIZES = {
@@ -67,7 +68,7 @@ class Measurement:
 
     @property
     def code(self) -> str:
-        return (self.commit or "unknown")[:7] + (" with changes" if self.dirty else "")
+        return code_name(self.commit, self.dirty)
 
     @property
     def where(self) -> str:

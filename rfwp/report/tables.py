@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rfwp.atomic import write_whole
 from rfwp.report.paper import Cell, Column, PaperTable, tables
-from rfwp.report.records import Chosen, Run, Summary, choose, summarise
+from rfwp.report.records import Chosen, Run, Summary, choose, devices_and_codes, summarise
 
 LEGEND = (
     "Here: mean ± sample standard deviation (number of seeds), - without a run. "
@@ -36,7 +37,7 @@ class Rendered:
     def write(self, folder: Path) -> None:
         """As folder/id.md."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.id}.md").write_text(self.markdown(), encoding="utf-8")
+        write_whole(folder / f"{self.id}.md", self.markdown().encode())
 
 
 def render(table: PaperTable, runs: Sequence[Run]) -> Rendered:
@@ -97,9 +98,8 @@ def _number(value: float, digits: int) -> str:
 
 def origin(runs: Sequence[Run]) -> str:
     """`3 runs on NVIDIA H200, code 37c566f`"""
-    devices = ", ".join(sorted({run.device for run in runs if run.device}))
-    commits = ", ".join(sorted({(run.commit or "unknown")[:7] + (" with changes" if run.dirty else "") for run in runs}))
-    return f"{len(runs)} runs on {devices or 'an unknown device'}, code {commits}"
+    devices, codes = devices_and_codes(runs)
+    return f"{len(runs)} runs on {devices}, code {codes}"
 
 
 def _notes(chosen: dict[str, Chosen], counted: list[Run]) -> list[str]:

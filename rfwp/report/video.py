@@ -70,7 +70,8 @@ def write_picture(moments: Iterable[Moment], path: Path, actions: Sequence[str],
     if last is None or steps <= step:
         raise InvalidInput(f"frame={step}: the game has only {steps} steps; give a smaller one")
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw(last, actions).save(path, format="PNG")
+    with whole_file(path) as file:
+        draw(last, actions).save(file, format="PNG")
 
 
 def draw(moment: Moment, actions: Sequence[str]) -> Any:
@@ -133,10 +134,18 @@ def _write_gif(first: Any, others: Iterable[Any], path: Path, steps_per_s: float
 
 
 def _write_mp4(first: Any, others: Iterable[Any], path: Path, steps_per_s: float) -> int:
-    """Raw pictures into ffmpeg's standard input."""
+    with whole_file(path) as file:
+        count, problem = _through_ffmpeg(first, others, str(file.name), steps_per_s)
+        if problem:
+            raise InvalidFile(f"ffmpeg could not write {path}: {problem}; try a .gif")
+    return count
+
+
+def _through_ffmpeg(first: Any, others: Iterable[Any], path: str, steps_per_s: float) -> tuple[int, str]:
+    """Raw pictures into its standard input; how many there were, and what went wrong, if anything did."""
     size = f"{first.width}x{first.height}"
     source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", f"{steps_per_s:g}", "-i", "-"]
-    command = [ffmpeg(), "-y", "-loglevel", "error", *source, "-pix_fmt", "yuv420p", "-f", "mp4", str(path)]
+    command = [ffmpeg(), "-y", "-loglevel", "error", *source, "-pix_fmt", "yuv420p", "-f", "mp4", path]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdin is not None and process.stderr is not None
     count = 0
@@ -150,9 +159,8 @@ def _write_mp4(first: Any, others: Iterable[Any], path: Path, steps_per_s: float
             # it has left; its words and its exit code say why
             count = 0
         words = process.stderr.read().decode(errors="replace")
-    if process.returncode or not count:
-        raise InvalidFile(f"ffmpeg could not write {path}: {' '.join(words.split()) or process.returncode}; try a .gif")
-    return count
+    failed = process.returncode or not count
+    return count, (" ".join(words.split()) or str(process.returncode)) if failed else ""
 
 
 def ffmpeg() -> str:

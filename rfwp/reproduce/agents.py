@@ -14,7 +14,7 @@ from rfwp.presets import agent_run, presets
 from rfwp.report.records import Run
 from rfwp.reproduce.jobs import START_SECONDS, Job, key
 from rfwp.reproduce.options import ReproduceOptions
-from rfwp.rl.command import changed
+from rfwp.rl.changes import changed
 from rfwp.rl.eval_options import AgentEvalOptions
 from rfwp.rl.result import RLResult
 from rfwp.rl.trained import evaluate_trained, load_agent, write_evaluation

@@ -9,14 +9,14 @@ from rfwp.build import build
 from rfwp.config import replace
 from rfwp.environment import process_age
 from rfwp.errors import InvalidFile, InvalidInput
-from rfwp.lm.command import changed as change_language
+from rfwp.lm.changes import changed as change_language
 from rfwp.report.records import read_runs
 from rfwp.reproduce import agents
 from rfwp.reproduce.jobs import Change, Costs, Job, chosen_presets, make_jobs, missing
 from rfwp.reproduce.options import ReproduceOptions
 from rfwp.reproduce.process import Process
 from rfwp.reproduce.schedule import Budget, Outcome, Scheduler, Worker
-from rfwp.train.command import changed
+from rfwp.train.changes import changed
 from rfwp.train.log import duration
 from rfwp.train.options import TrainOptions
 from rfwp.train.signals import StopSignals

@@ -2,6 +2,7 @@
 
 from collections import deque
 from statistics import fmean
+from typing import Any
 
 import torch
 
@@ -33,6 +34,16 @@ class Meter:
             self.returns["return" if episode.whole else "return_life"].append(episode.score)
         lives = sum(not episode.whole for episode in episodes)
         self.episodes += lives or len(episodes)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"returns": {kind: list(window) for kind, window in self.returns.items()}, "episodes": self.episodes}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.episodes = state["episodes"]
+        for kind, returns in state["returns"].items():
+            self.returns[kind].extend(returns)
 
     def record(self, world: World, failures: int = 0) -> dict[str, float]:
         """Of all processes, since the last record; returns are left out until an episode has ended."""

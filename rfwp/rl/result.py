@@ -1,13 +1,11 @@
 """The folder of an agent's run and what the run is worth: one JSON object."""
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rfwp.config import RLRunConfig
-from rfwp.train.folder import CONFIG, Folder
+from rfwp.train.folder import Folder
 from rfwp.train.result import RunResult
 
 
@@ -37,15 +35,20 @@ class RLFolder(Folder[RLRunConfig, RLResult]):
     of, count = "an agent", "steps"
 
 
-def is_rl_run(folder: Path) -> bool:
-    """Whether a folder holds an agent's run, finished or not."""
-    try:
-        return bool(json.loads((folder / CONFIG).read_bytes())["run"]["kind"] == "rlrun")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
 def curve(records: Iterable[dict[str, Any]]) -> tuple[tuple[int, float], ...]:
     """(agent steps, return) of the records that have one."""
     found = ((record["steps"], record.get("return", record.get("return_life"))) for record in records)
     return tuple((steps, value) for steps, value in found if value is not None)
+
+
+def summary(results: Sequence[RLResult]) -> tuple[str, list[tuple[str, str]]]:
+    """A title, and rows: returns of the last 100 training episodes of each seed, steps and speed."""
+    titles = {"return": "return of games", "return_life": "return of lives"}
+    rows = [
+        (title, ", ".join(f"{result.metrics[name]:.2f}" for result in results if name in result.metrics))
+        for name, title in titles.items()
+        if any(name in result.metrics for result in results)
+    ]
+    rows.append(("agent steps", ", ".join(f"{result.steps:,}" for result in results)))
+    rows.append(("steps/s", ", ".join(f"{result.steps_per_s:,.0f}" for result in results)))
+    return "the last 100 episodes of training", rows

@@ -20,7 +20,7 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from rfwp.atomic import sync, whole_file
+from rfwp.atomic import sync, write_whole
 from rfwp.errors import InvalidFile
 
 LAST, PREVIOUS = "last", "previous"
@@ -144,9 +144,14 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that at every instant is the old one or the new one."""
-    with writing(path), whole_file(path) as file:
-        file.write(content)
+    """Write a file that at every instant is the old one or the new one; a failure is one line."""
+    with writing(path):
+        write_whole(path, content)
+
+
+def replace_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
+    """The same for a safetensors file."""
+    replace_file(path, safetensors.torch.save(_cpu(tensors), metadata=about))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from rfwp.atomic import sync
-from rfwp.config import LanguageRunConfig, RunConfig, differences, from_dict, to_dict
+from rfwp.config import AnyRunConfig, LanguageRunConfig, RunConfig, differences, from_dict, to_dict
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError
 from rfwp.tasks import Split
 from rfwp.train.checkpoint import replace_file, writing
@@ -60,10 +60,7 @@ class Folder(Generic[C, R]):
         """Of the run that is here; an error if there is none."""
         if not self.used:
             raise InvalidFile(f"{self.path} is no run folder: it has no {CONFIG}; give the folder that `rfwp train` made")
-        try:
-            config: Any = from_dict(self._json(CONFIG).get("run"), "run")
-        except RFWPError as error:
-            raise InvalidFile(f"{self.path / CONFIG}: {error}") from error
+        config = read_run_config(self.path)
         if not isinstance(config, self.configs):
             raise InvalidFile(f"{self.path} holds no run of {self.of}; give the folder of one that `rfwp train` made")
         return config
@@ -74,7 +71,7 @@ class Folder(Generic[C, R]):
             return
         if changes := differences(to_dict(self.config()), to_dict(config)):
             raise InvalidInput(f"{self.path} holds a run of another config: {'; '.join(changes)}; use another folder")
-        if data is not None and self._json(CONFIG).get("data") not in (None, data):
+        if data is not None and _read_json(self.path / CONFIG).get("data") not in (None, data):
             raise InvalidInput(f"{self.path} was trained on other data than the task has now; use another folder")
 
     def create(self, config: C, data: str | None = None) -> None:
@@ -126,7 +123,7 @@ class Folder(Generic[C, R]):
     # --- Result ---
 
     def result(self) -> R:
-        data = self._json(RESULT)
+        data = _read_json(self.path / RESULT)
         try:
             return self.results.from_json(data)
         except (RFWPError, TypeError, KeyError) as error:
@@ -137,21 +134,34 @@ class Folder(Generic[C, R]):
         text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
         replace_file(self.path / RESULT, text.encode())
 
-    def _json(self, name: str) -> dict[str, Any]:
-        try:
-            data = json.loads((self.path / name).read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise InvalidFile(f"{self.path / name} is not readable as JSON: {' '.join(str(error).split())}") from error
-        if not isinstance(data, dict):
-            raise InvalidFile(f"{self.path / name} holds a {type(data).__name__}, expected an object")
-        return data
-
 
 class RunFolder(Folder[RunConfig | LanguageRunConfig, Result]):
     """Of a model of sequences."""
 
     configs, results = (RunConfig, LanguageRunConfig), Result
     of, count = "a model of sequences", "epoch"
+
+
+def read_run_config(path: Path) -> AnyRunConfig | None:
+    """The config of the run that a folder holds, of whatever kind; None where it holds none, as that of a saved model."""
+    data = _read_json(path / CONFIG) if (path / CONFIG).exists() else {}
+    if "run" not in data:
+        return None
+    try:
+        config = from_dict(data["run"], "run")
+    except RFWPError as error:
+        raise InvalidFile(f"{path / CONFIG}: {error}") from error
+    return config if isinstance(config, AnyRunConfig) else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidFile(f"{path} is not readable as JSON: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise InvalidFile(f"{path} holds a {type(data).__name__}, expected an object")
+    return data
 
 
 def fingerprint(split: Split) -> str:

@@ -1,22 +1,13 @@
-"""What a training loop says of itself, for `rfwp.train.runner` to run it: its steps, its tests, and what else it keeps."""
+"""What a training loop says of itself, for `rfwp.train.epochs` to run it: its steps, its tests, and what else it keeps."""
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
-from rfwp.train.progress import Progress
+from rfwp.train.log import Moment
+from rfwp.train.progress import Best, Counted, Progress
 from rfwp.train.step import TrainStep
-
-
-class Counted(Protocol):
-    """What the host knows of a batch."""
-
-    @property
-    def targets(self) -> int: ...
-
-    @property
-    def tokens(self) -> int: ...
 
 
 class Hooks(ABC):
@@ -29,6 +20,9 @@ class Hooks(ABC):
     """Of an epoch; the last one may have fewer."""
     step: TrainStep
     progress: Progress
+    best: Best | None
+    _score: float | None
+    """Of the last validation."""
 
     @property
     @abstractmethod
@@ -70,6 +64,22 @@ class Hooks(ABC):
         if not progress.step:
             return f"after epoch {progress.epoch}"
         return f"in epoch {progress.epoch + 1}, step {progress.step}/{self.steps}"
+
+    def _moment(self) -> Moment:
+        """How far it is, for those who watch."""
+        progress, epochs = self.progress, self.epochs
+        done = progress.epoch + progress.step / self.steps
+        return Moment(
+            epoch=progress.epoch + 1,
+            epochs=epochs,
+            step=progress.step,
+            steps=self.steps,
+            loss=progress.mean_loss,
+            tokens_per_s=progress.tokens_per_s,
+            seconds_left=progress.seconds / done * max(0.0, epochs - done) if done else None,
+            score=self._score,
+            best=self.best.score if self.best else None,
+        )
 
     def _more_state(self) -> dict[str, Tensor]:
         """What else going on needs."""

@@ -6,31 +6,31 @@ as the device computes the same twice: tested on the CPU.
 """
 
 from pathlib import Path
+from typing import Unpack
 
-import torch
 from torch import Tensor
 
 from rfwp.config import RunConfig
 from rfwp.tasks import SPLITS, Task, load_task
 from rfwp.train.data import Batch, Data, checked
 from rfwp.train.distributed import World
+from rfwp.train.epochs import EpochRunner
 from rfwp.train.evaluate import evaluate
 from rfwp.train.folder import fingerprint
-from rfwp.train.log import Log
 from rfwp.train.model import check_fits, share_of_loss
 from rfwp.train.optim import check_training, decayed
-from rfwp.train.runner import Diverged, Runner
+from rfwp.train.runner import Options
 from rfwp.train.speed import Speed
 from rfwp.train.step import TrainStep
 
-__all__ = ["Diverged", "Trainer"]
 
-
-class Trainer(Runner):
+class Trainer(EpochRunner):
     """Trains one run in one folder; a run that is there already is resumed, a finished one gives its result.
 
     >>> result = Trainer(run_config("listops-10/rdn"), Path("runs/listops")).run()
     >>> result.metrics["accuracy"]
+
+    `task`: in place of the one that the config says. `speed`: `rfwp.train.Speed`. The other options: `rfwp.train.Options`.
     """
 
     config: RunConfig
@@ -40,16 +40,12 @@ class Trainer(Runner):
         config: RunConfig,
         folder: str | Path,
         *,
-        device: str | torch.device = "auto",
-        speed: Speed | None = None,
-        log: Log | None = None,
         task: Task | None = None,
-        save_minutes: float = 5.0,
-        commit: str = "",
+        speed: Speed | None = None,
+        **options: Unpack[Options],
     ):
-        """`commit`: which code this is, where git cannot say it."""
         check_training(config.train)
-        super().__init__(config, folder, device, log, save_minutes, speed)
+        super().__init__(config, folder, speed, **options)
         self.task = load_task(config.task) if task is None else task
         self.score = self.task.score
         check_fits(config.model, self.task)
@@ -57,7 +53,7 @@ class Trainer(Runner):
         self.train, self.valid = (Data(splits[name], self.world.device) for name in ("train", "valid"))
         self.steps = self.train.steps(config.train.batch)
         lengths = {batch.T for batch in self.train.epoch(config.train.seed, 0, config.train.batch, self.world)}
-        self._prepare(fingerprint(splits["train"]), commit, len(lengths))
+        self._prepare(fingerprint(splits["train"]), len(lengths))
         self._batches: list[Batch] = []
 
     @property

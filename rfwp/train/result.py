@@ -1,6 +1,8 @@
 """What a run is worth: one JSON object."""
 
 import dataclasses
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -66,3 +68,15 @@ class Result(RunResult):
     """Tells one text from another."""
     words: int = 0
     """Of the training text of a language model."""
+
+
+def summary(results: Sequence[Result]) -> tuple[str, list[tuple[str, str]]]:
+    """A title, and every test metric with its mean ± standard deviation (n - 1) over the seeds."""
+    rows = []
+    for name in results[0].metrics:
+        factor, unit = (1, "") if name.startswith("perplexity") else (100, " %")
+        values = [factor * result.metrics[name] for result in results]
+        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        rows.append((name, f"{statistics.fmean(values):.2f}{spread}{unit}"))
+    title = f"test, {len(results)} seeds: mean ± standard deviation" if len(results) > 1 else "test"
+    return title, rows

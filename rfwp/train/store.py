@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rfwp.models import SequenceModel
+from rfwp.config import to_dict
+from rfwp.models import Agent, SequenceModel
 from rfwp.train import checkpoint
 from rfwp.train.checkpoint import BEST, EARLIER_BEST, LAST, PREVIOUS, Checkpoint, Loaded
 from rfwp.train.distributed import World
 from rfwp.train.model import load_weights
 from rfwp.train.optim import optimiser_tensors, restore_optimiser
+from rfwp.version import __version__
 
 
 class Store:
@@ -21,14 +23,14 @@ class Store:
     def __init__(
         self,
         run: Path,
-        model: SequenceModel,
+        model: SequenceModel | Agent,
         optimiser: torch.optim.Optimizer,
         world: World,
-        config: dict[str, Any],
         warn: Callable[[str], None],
     ):
-        """`config` is what config.json beside the weights says; `warn` hears of damaged checkpoints."""
-        self.run, self.model, self.optimiser, self.world, self.config, self.warn = run, model, optimiser, world, config, warn
+        """`warn` hears of damaged checkpoints."""
+        self.run, self.model, self.optimiser, self.world, self.warn = run, model, optimiser, world, warn
+        self.config = {"rfwp": __version__, "model": to_dict(model.config)}
 
     def finite(self) -> bool:
         """Whether all weights are numbers."""
@@ -59,8 +61,9 @@ class Store:
         found = checkpoint.load(self.run, (LAST, PREVIOUS), self.warn)
         if found is None:
             return None
-        load_weights(self.model, found.model, self.run)
-        restore_optimiser(self.model, self.optimiser, found.optimiser, found.state["lr"])
+        self._put(found.model)
+        # a run that sets the learning rate at every step does not keep it
+        restore_optimiser(self.model, self.optimiser, found.optimiser, found.state.get("lr"))
         return Loaded(found.state, found.optimiser)
 
     def best(self) -> dict[str, Any] | None:
@@ -73,8 +76,11 @@ class Store:
         found = self._read_best()
         if found is None:
             return None
-        load_weights(self.model, found.model, self.run)
+        self._put(found.model)
         return found.state
+
+    def _put(self, weights: dict[str, Tensor]) -> None:
+        load_weights(self.model, weights, self.run)
 
     def _weights(self) -> dict[str, Tensor]:
         if not self.world.first:

@@ -43,6 +43,35 @@ def test_an_agent_that_fails_its_check_is_not_timed(tmp_path, monkeypatch):
     assert outcome.failures == ["lstm fp32: the learner's logits differ from the actors' by 1.0e+00 > 1e-03"]
 
 
+def test_a_part_that_fails_does_not_take_the_others_with_it(tmp_path, monkeypatch):
+    def broken(self, *arguments, **options):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("rfwp.bench.rl.Updates", broken)
+    outcome = bench_rl(RLOptions(**QUICK, out=tmp_path, parts=("learner", "actions")), lambda line: None)
+    assert outcome.failures == ["learner lstm fp32: RuntimeError: out of luck"]
+    assert [row.what for row in read(outcome.files[0])] == ["rl actions lstm"]
+
+
+def test_what_was_found_is_kept_when_a_benchmark_is_stopped(tmp_path, monkeypatch):
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rfwp.bench.rl.Updates", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        bench_rl(RLOptions(**QUICK, out=tmp_path, parts=("actions", "learner")), lambda line: None)
+    (file,) = tmp_path.glob("*.jsonl")
+    assert [row.what for row in read(file)] == ["rl actions lstm"]
+
+
+@pytest.mark.parametrize("part", ["actions", "learner"])
+def test_a_compiled_stem_is_compiled_in_the_parts_too(tmp_path, monkeypatch, part):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **options: compiled.append(type(self).__name__))
+    bench_rl(RLOptions(**QUICK, out=tmp_path, parts=(part,), compile_stem=True), lambda line: None)
+    assert compiled == ["ShallowStem"]
+
+
 def test_defaults_are_the_papers_on_a_gpu_and_small_on_the_cpu():
     gpu, cpu = (choose(RLOptions(agent=("rdn",)), torch.device(name))[0].config for name in ("cuda", "cpu"))
     assert (gpu.impala.batch, gpu.impala.unroll, gpu.impala.precision, gpu.agent.stem) == (32, 50, "tf32", "deep")

@@ -12,6 +12,9 @@ from rfwp.bench.shapes import MODEL_SHAPES, model_shape
 from rfwp.bench.train import Setting, bench_train, choose, dropout_is_random, loss_error
 from rfwp.errors import InvalidInput, UnknownName
 from rfwp.layers import FWP
+from rfwp.layers.state import flat
+from rfwp.lm.carried import Carried
+from rfwp.models import SequenceModel
 from rfwp.presets import model_config
 from rfwp.train import TrainStep
 
@@ -175,3 +178,18 @@ def test_random_words_are_as_rare_as_those_of_a_text():
 def test_a_model_of_another_kind_of_shape_is_named(tmp_path):
     with pytest.raises(UnknownName, match="unknown model 'floor'"):
         bench_train(quick(tmp_path, shape=("lm-quick",), models=("floor",)))
+
+
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_a_language_step_never_looks_at_a_value(name):
+    """A CUDA graph could not hold it; on the device meta there are no values."""
+    shape = MODEL_SHAPES["lm-quick"]
+    with META:
+        model = SequenceModel(language_config(name, shape))
+        tokens = torch.zeros(shape.B, shape.T, dtype=torch.long)
+    carried = Carried(model, shape.B, META)
+    loss, state = model.loss(tokens, tokens, carried.nested(carried.tensors), capacity=(20, 20))
+    loss.backward()
+    assert loss.is_meta
+    if name.endswith("full_context"):
+        assert [t.shape for t in flat(state)] == [t.shape for t in carried.tensors]

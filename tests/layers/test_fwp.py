@@ -9,7 +9,7 @@ from rfwp.errors import InvalidInput, UnknownName
 from rfwp.fwp import ZOO, Composition
 from rfwp.fwp.fast import FAST, LSTM, RNN
 from rfwp.fwp.rules import RULES
-from rfwp.fwp.slow import SLOW
+from rfwp.fwp.slow import SLOW, Recurrent
 from rfwp.layers.fwp import FWP
 from tests.tolerances import FLOAT64
 
@@ -213,6 +213,23 @@ def test_a_subclass_with_equations_of_its_own_is_not_taken_for_its_parent(base):
     reference, _ = layer_and_input(Composition(fast=Mine()), backend="reference")
     assert mine.plan == "scan"
     torch.testing.assert_close(mine(x)[0], reference(x)[0], **FLOAT64)
+
+
+def test_a_slow_net_of_unknown_weights_is_refused_and_one_of_known_weights_is_not():
+    class Gated:
+        title, feeds_back, own_state = "Gated", False, ()
+
+        def __repr__(self):
+            return "Gated()"
+
+    class Named(Recurrent):
+        title = "Named"
+
+    with pytest.raises(
+        InvalidInput, match=r"slow net Gated\(\); use one of: feedforward, recurrent, lstm, or replace layer.slow"
+    ):
+        FWP(Composition(slow=Gated()), WIDTH, HEADS)
+    assert FWP(Composition(slow=Named()), WIDTH, HEADS).slow.R.shape[0] == HEADS
 
 
 @pytest.mark.parametrize("fast", ["lstm(shared_query=True)", "mlp(depth=3, inner=2)", "residual_mlp(blocks=3)"])

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rfwp.lm.command import fit_vocabulary
+from rfwp.lm.changes import fit_vocabulary
 from rfwp.lm.segments import Segments
 from rfwp.presets import WIKI_28M, language_run
 from rfwp.tasks.wikitext import Text

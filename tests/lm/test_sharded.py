@@ -13,7 +13,7 @@ import torch
 
 from rfwp.cli import main
 from rfwp.errors import InvalidInput
-from rfwp.lm.command import changed
+from rfwp.lm.changes import changed
 from rfwp.models import SequenceModel
 from rfwp.presets import language_run
 from rfwp.train import Speed

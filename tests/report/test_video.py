@@ -95,8 +95,11 @@ def test_an_mp4_gets_every_picture_through_ffmpeg(tmp_path, monkeypatch):
 def test_ffmpeg_that_fails_is_one_line(tmp_path, monkeypatch):
     program = fake_ffmpeg(tmp_path, "sys.stdin.buffer.read(); sys.exit('no such\\ncodec')")
     monkeypatch.setattr(video, "ffmpeg", lambda: program)
+    (tmp_path / "game.mp4").write_bytes(b"an earlier game")
     with pytest.raises(InvalidFile, match=r"ffmpeg could not write .*game\.mp4: no such codec; try a \.gif"):
         write_video(moments(3), tmp_path / "game.mp4", ACTIONS, 15.0)
+    assert (tmp_path / "game.mp4").read_bytes() == b"an earlier game"
+    assert {path.name for path in tmp_path.iterdir()} == {"ffmpeg", "game.mp4"}
 
 
 def test_what_cannot_be_written_is_said_before_anything_is_played(tmp_path, monkeypatch):

@@ -10,9 +10,11 @@ import time
 import pytest
 
 from rfwp.cli import main
-from rfwp.config import AgentConfig, GymConfig, MemoryGameConfig, RLRunConfig
-from rfwp.rl.command import fit
+from rfwp.config import AgentConfig, AtariConfig, GymConfig, MemoryGameConfig, RLRunConfig
+from rfwp.rl.changes import fit, kind_of
+from rfwp.rl.options import RLOptions
 from rfwp.rl.result import RLFolder
+from rfwp.train.options import TrainOptions
 
 SMALL = ["agent.features=8", "agent.core.width=8", "agent.core.heads=2", "agent.core.ff=8", "agent.core.layers=1"]
 SMALL += ["impala.unroll=5", "impala.batch=4", "impala.environments=8"]
@@ -107,6 +109,30 @@ def test_resume_keeps_to_the_runs_config_and_folder(capsys, tmp_path):
     assert "leave --out and --data away" in run(capsys, "--resume", str(tmp_path), "--out", "elsewhere")[2]
     assert "--resume takes one run" in run(capsys, "--resume", str(tmp_path), "--seeds", "1", "2")[2]
     assert "holds no run of a model of sequences" in run(capsys, "listops-10/rdn", "--resume", str(tmp_path))[2]
+
+
+def test_resume_in_another_environment_is_refused_and_in_its_own_goes_on(capsys, tmp_path):
+    length = "environment.length=3"
+    assert run(capsys, *small(tmp_path, "--seconds", "1e-9"), length)[0] == 0
+    resume = ("--resume", str(tmp_path), "--device", "cpu")
+    code, _, error = run(capsys, *resume, "--env", "catch")
+    assert code == 2
+    assert error.startswith(f"rfwp: {tmp_path} holds a run of another config: ")
+    assert "environment.game recall -> catch" in error
+    assert "environment.kind memorygame -> gym" in run(capsys, *resume, "--env", "CartPole-v1")[2]
+    assert "environment.kind memorygame -> atari" in run(capsys, *resume, "--game", "pong")[2]
+    assert "an agent needs --game (Atari" in run(capsys, *resume, "--game", "pong", "--env", "recall")[2]
+    assert RLFolder(tmp_path).config().environment == MemoryGameConfig("recall", 3)
+    # its length is not the usual one, and stays
+    assert run(capsys, *resume, "--env", "recall")[0] == 0
+    assert RLFolder(tmp_path).result().steps == 100
+
+
+def test_resume_takes_a_game_by_any_of_its_spellings():
+    config = fit(RLRunConfig(AgentConfig(), AtariConfig("ms_pacman", "standard")))
+    for spelling in ("ms_pacman", "Ms. Pacman", "MsPacman"):
+        assert kind_of(RLOptions(game=spelling)).change(config, TrainOptions()) == config
+    assert kind_of(RLOptions(game="pong")).change(config, TrainOptions()) != config
 
 
 def test_ctrl_c_saves_and_leaves_with_130(tmp_path):

@@ -13,10 +13,11 @@ from rfwp.config import AttentionConfig, BlocksConfig, from_dict, replace, to_di
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.rl import trainer as module
 from rfwp.rl.faults import EnvironmentFailed
-from rfwp.rl.result import RLFolder, RLResult, is_rl_run
+from rfwp.rl.result import RLFolder, RLResult
 from rfwp.tasks.environments import make
 from rfwp.train import Diverged
 from rfwp.train.checkpoint import read
+from rfwp.train.folder import read_run_config
 from rfwp.train.log import ConsoleLog, Log
 from tests.rl.tiny import tiny_config, trainer
 
@@ -56,8 +57,8 @@ def test_a_run_leaves_records_a_checkpoint_that_loads_and_a_result(mode, tmp_pat
     assert agent.config == result.config.agent
     assert RLResult.from_json(json.loads((tmp_path / "result.json").read_text())) == result
     assert trainer(tmp_path, tiny_config(mode=mode)).run() == result
-    assert is_rl_run(tmp_path)
-    assert not is_rl_run(tmp_path / "last")
+    assert read_run_config(tmp_path) == result.config
+    assert read_run_config(tmp_path / "last") is None
 
 
 @pytest.mark.parametrize("mode", ["free", "lockstep"])

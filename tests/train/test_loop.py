@@ -179,7 +179,7 @@ def test_short_epochs_are_not_saved_one_by_one_but_the_last_one_is(tmp_path, mon
     with pytest.raises(InvalidFile, match="no best checkpoint any more"):
         trainer(tmp_path).run()
     assert [new.state["progress"]["epoch"] for name, new in saved if name == "last"] == [3]
-    monkeypatch.setattr("rfwp.train.runner.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("rfwp.train.epochs.SAVE_SECONDS", 0.0)
     saved.clear()
     with pytest.raises(InvalidFile):
         trainer(tmp_path).run()
@@ -199,7 +199,8 @@ def test_tokens_a_second_are_those_of_the_steps_alone(tmp_path, monkeypatch):
 
         return slow
 
-    monkeypatch.setattr("rfwp.train.runner.time", SimpleNamespace(monotonic=lambda: now))
+    for module in ("epochs", "meter"):
+        monkeypatch.setattr(f"rfwp.train.{module}.time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(Data, "get", taking(1.0, Data.get))
     monkeypatch.setattr(checkpoint, "save", taking(100.0, checkpoint.save))
     result = trainer(tmp_path, save_minutes=0).run()

@@ -1,17 +1,25 @@
-"""What the command `train` does for agents, without printing: their configs, and what else it must know of them."""
+"""What the options of `rfwp train` make of the config of an agent's run."""
 
-from collections.abc import Sequence
 from typing import Any, get_args, get_type_hints
 
-from rfwp.config import AgentConfig, AtariConfig, EnvironmentConfig, GymConfig, MemoryGameConfig, RLRunConfig, replace
+from rfwp.config import (
+    AgentConfig,
+    AtariConfig,
+    EnvironmentConfig,
+    GymConfig,
+    MemoryGameConfig,
+    RLRunConfig,
+    parse_changes,
+    replace,
+)
 from rfwp.errors import InvalidInput
 from rfwp.rl.learner import check_impala
 from rfwp.rl.options import RLOptions
-from rfwp.rl.result import RLFolder, RLResult
+from rfwp.rl.result import RLFolder, summary
 from rfwp.rl.trainer import RLTrainer
 from rfwp.tasks.environments import make
-from rfwp.train.command import Kind, parse_changes
 from rfwp.train.options import TrainOptions
+from rfwp.train.plan import Kind
 
 MEMORY_GAMES: tuple[str, ...] = get_args(get_type_hints(MemoryGameConfig)["game"])
 CHOICES = {"auto": "auto", "yes": True, "no": False}
@@ -29,7 +37,10 @@ def kind_of(rl: RLOptions) -> Kind:
             "threads": rl.threads,
         }
 
-    return Kind(changed, RLTrainer, settings, RLFolder, "impala.seed")
+    def change(base: RLRunConfig, options: TrainOptions) -> RLRunConfig:
+        return changed(in_environment(base, rl), options)
+
+    return Kind(change, RLTrainer, settings, RLFolder, "impala.seed", summary)
 
 
 def choose_environment(rl: RLOptions) -> EnvironmentConfig:
@@ -45,6 +56,19 @@ def choose_environment(rl: RLOptions) -> EnvironmentConfig:
         game = rl.env.removeprefix("ALE/").partition("-")[0]
         raise InvalidInput(f"--env {rl.env} is an Atari game; use --game {game}, which has faster emulators")
     return GymConfig(rl.env)
+
+
+def in_environment(config: RLRunConfig, rl: RLOptions) -> RLRunConfig:
+    """In the one that --game or --env names, if they name one: of the same sort it keeps its other settings."""
+    if not (rl.game or rl.env):
+        return config
+    chosen = choose_environment(rl)
+    if type(chosen) is not type(config.environment):
+        moved: RLRunConfig = replace(config, {"environment": chosen})
+    else:
+        name = "id" if isinstance(chosen, GymConfig) else "game"
+        moved = replace(config, {f"environment.{name}": getattr(chosen, name)})
+    return moved
 
 
 def name_of(config: RLRunConfig) -> str:
@@ -89,15 +113,3 @@ def _observed(shape: tuple[int, ...], environment: EnvironmentConfig) -> dict[st
     if height != width:
         raise InvalidInput(f"{environment} shows images of {height} x {width}; agents see square ones only")
     return {"vector": 0, "frames": frames, "pixels": height}
-
-
-def summary(results: Sequence[RLResult]) -> list[tuple[str, str]]:
-    """Rows for a table: returns of the last 100 training episodes of each seed, steps and speed."""
-    titles = {"return": "return of games", "return_life": "return of lives"}
-    rows = [
-        (title, ", ".join(f"{result.metrics[name]:.2f}" for result in results if name in result.metrics))
-        for name, title in titles.items()
-        if any(name in result.metrics for result in results)
-    ]
-    rows.append(("agent steps", ", ".join(f"{result.steps:,}" for result in results)))
-    return [*rows, ("steps/s", ", ".join(f"{result.steps_per_s:,.0f}" for result in results))]

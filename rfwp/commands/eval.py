@@ -1,0 +1,89 @@
+"""`rfwp eval`: the test of a run, whatever its kind."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.console import Console
+
+from rfwp.commands.console import console, listing
+from rfwp.config import LanguageRunConfig, RLRunConfig
+from rfwp.errors import InvalidInput, MissingExtra
+from rfwp.rl.eval_options import AgentEvalOptions
+from rfwp.train.options import EvalOptions
+
+if TYPE_CHECKING:
+    from rfwp.train.log import ConsoleLog
+
+
+def evaluate(
+    run: Annotated[Path, tyro.conf.Positional],
+    options: EvalOptions = EvalOptions(),  # noqa: B008
+    agent: AgentEvalOptions = AgentEvalOptions(),  # noqa: B008
+) -> None:
+    """Evaluate a run's best checkpoint, or show what it says to a sequence of your own; an agent plays.
+
+    Args:
+        run: The folder that `rfwp train` made.
+    """
+    # imported here because the other commands should start quickly
+    from rfwp.train.folder import read_run_config
+    from rfwp.train.log import ConsoleLog
+
+    log, config = ConsoleLog(Console(stderr=True)), read_run_config(run)
+    if isinstance(config, RLRunConfig):
+        _evaluate_agent(run, options, agent, log)
+        return
+    if agent != AgentEvalOptions():
+        raise InvalidInput("--episodes, --runs, --protocol and the like are for agents; leave them away")
+    if isinstance(config, LanguageRunConfig):
+        _evaluate_text(run, options, log)
+    else:
+        _evaluate_sequences(run, options, log)
+
+
+def _evaluate_sequences(run: Path, options: EvalOptions, log: "ConsoleLog") -> None:
+    """The metrics of a split, or what the model says to the user's own sequence."""
+    from rfwp.train.trained import answer, evaluate_run
+
+    if options.stride is not None:
+        raise InvalidInput("--stride is for language models; leave it away")
+    if options.input is None:
+        metrics = evaluate_run(run, options, log)
+        console().print(listing((options.split, ""), ((name, f"{100 * value:.2f} %") for name, value in metrics.items())))
+        return
+    said = answer(run, options, log)
+    rows = [(s.token, s.prediction, "?" if s.truth is None else s.truth, "wrong" if s.wrong else "") for s in said]
+    console().print(listing(("token", "prediction", "truth", ""), rows))
+
+
+def _evaluate_agent(run: Path, options: EvalOptions, agent: AgentEvalOptions, log: "ConsoleLog") -> None:
+    """The mean score of each run of the test, and of all of them."""
+    from rfwp.rl.trained import evaluate_trained, load_agent, rows, write_evaluation
+
+    if replace(options, device="auto") != EvalOptions():
+        raise InvalidInput("--split, --input and --stride are not for agents; see: rfwp eval --help")
+    trained = load_agent(run, options.device, log)
+    found = evaluate_trained(trained, agent)
+    console().print(listing(("test", ""), rows(trained, found)))
+    console().print(f"-> {write_evaluation(trained, found)}", style="dim", soft_wrap=True)
+
+
+def _evaluate_text(run: Path, options: EvalOptions, log: "ConsoleLog") -> None:
+    """Perplexity, and the plot of the loss at each position of a segment."""
+    from rfwp.lm.trained import evaluate_run
+    from rfwp.report.plots import plot_positions
+
+    found = evaluate_run(run, options, log)
+    console().print(listing((found.split, ""), found.rows()))
+    try:
+        title = f"{run.name}: {found.split}"
+        files = plot_positions(found.by_position, run / f"loss-by-position-{found.split}", title)
+    except MissingExtra as error:
+        # the numbers are there, and eval-SPLIT.json has what the plot would show
+        print(f"rfwp: {error}", file=sys.stderr)
+        files = []
+    for path in (run / f"eval-{found.split}.json", *files):
+        console().print(f"-> {path}", style="dim", soft_wrap=True)

@@ -1,0 +1,45 @@
+"""`rfwp generate`: a language model goes on with a text."""
+
+import sys
+from typing import Annotated
+
+import tyro
+
+from rfwp.commands.console import console
+from rfwp.errors import InvalidInput
+from rfwp.lm.generate_options import GenerateOptions
+
+
+def generate(model: Annotated[str, tyro.conf.Positional], options: GenerateOptions = GenerateOptions()) -> None:  # noqa: B008
+    """Go on with a text, word by word, in constant time and memory a word.
+
+    Args:
+        model: A language model: the folder of its run, or of the saved model.
+    """
+    from rfwp.lm.generate import check_options, prompt_words, tell, tell_many, unknown_words, write_lines
+    from rfwp.lm.saved import load_language_model
+    from rfwp.train.speed import find_device
+
+    check_options(options)
+    prompt = _standard_input() if options.prompt == "-" else options.prompt
+    network, words = load_language_model(model, find_device(options.device))
+    if note := unknown_words(prompt_words(prompt), words):
+        print(f"rfwp: {note}", file=sys.stderr)
+    screen = console()
+    if options.out is not None:
+        write_lines(tell_many(network, words, prompt, options), options.out)
+        screen.print(f"-> {options.out}", style="dim", soft_wrap=True)
+    elif options.streams > 1:
+        for line in tell_many(network, words, prompt, options):
+            screen.out(line, highlight=False)
+    else:
+        for piece in tell(network, words, prompt, options):
+            screen.out(piece, end="", highlight=False)
+        screen.out("")
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"standard input is not UTF-8 (byte {error.start}); convert it to UTF-8") from None

@@ -1,0 +1,68 @@
+"""Configs: frozen dataclasses that are at once command-line flags, config.json beside the weights, and the key of a result.
+
+The text under a field is its help. A config knows nothing of the code that it configures.
+"""
+
+from rfwp.config.changes import differences, parse_changes, replace
+from rfwp.config.models import (
+    AgentConfig,
+    AttentionConfig,
+    BlocksConfig,
+    CoreConfig,
+    FWPConfig,
+    HighwayConfig,
+    LSTMConfig,
+    ModelConfig,
+    NoCoreConfig,
+    SequenceConfig,
+    Wiring,
+)
+from rfwp.config.plain import from_dict, to_dict
+from rfwp.config.runs import AnyRunConfig, LanguageRunConfig, RLRunConfig, RunConfig
+from rfwp.config.tasks import (
+    AtariConfig,
+    CodeExecutionConfig,
+    EnvironmentConfig,
+    FilesConfig,
+    GymConfig,
+    ListOpsConfig,
+    MemoryGameConfig,
+    TaskConfig,
+    TextConfig,
+)
+from rfwp.config.training import ImpalaConfig, LanguageTrainConfig, TrainConfig
+
+__all__ = [
+    "AgentConfig",
+    "AnyRunConfig",
+    "AtariConfig",
+    "AttentionConfig",
+    "BlocksConfig",
+    "CodeExecutionConfig",
+    "CoreConfig",
+    "EnvironmentConfig",
+    "FWPConfig",
+    "FilesConfig",
+    "GymConfig",
+    "HighwayConfig",
+    "ImpalaConfig",
+    "LSTMConfig",
+    "LanguageRunConfig",
+    "LanguageTrainConfig",
+    "ListOpsConfig",
+    "MemoryGameConfig",
+    "ModelConfig",
+    "NoCoreConfig",
+    "RLRunConfig",
+    "RunConfig",
+    "SequenceConfig",
+    "TaskConfig",
+    "TextConfig",
+    "TrainConfig",
+    "Wiring",
+    "differences",
+    "from_dict",
+    "parse_changes",
+    "replace",
+    "to_dict",
+]

@@ -1,0 +1,96 @@
+"""The paper's test of a language model's run."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rfwp.config import LanguageRunConfig
+from rfwp.errors import InvalidFile, InvalidInput
+from rfwp.lm.evaluate import on_device, paper_perplexity, precision_of
+from rfwp.lm.saved import load_language_model
+from rfwp.models.perplexity import Perplexity, sliding_window
+from rfwp.tasks.wikitext import Text
+from rfwp.tasks.words import Words
+from rfwp.train.checkpoint import replace_file
+from rfwp.train.folder import RunFolder
+from rfwp.train.log import Log
+from rfwp.train.options import EvalOptions
+from rfwp.train.speed import find_device
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a run's best checkpoint reaches on a split, and how its loss depends on the place in a segment."""
+
+    split: str
+    how: str
+    """`windows of 256 words, 1 apart` or `full context`."""
+    found: Perplexity
+    seconds: float
+    by_position: dict[str, list[float]]
+    """Mean -log p in nats at each position, with the state cut before each segment, and carried where the run does that."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        return [
+            ("perplexity", f"{self.found.perplexity:.2f}"),
+            ("-log p a word", f"{self.found.mean:.4f} nats"),
+            ("words", f"{self.found.count:,}"),
+            ("protocol", self.how),
+            ("seconds", f"{self.seconds:.1f}"),
+        ]
+
+
+def evaluate_run(path: Path, options: EvalOptions, log: Log) -> Evaluation:
+    """By the paper's protocol; the numbers are also kept in the run's folder, as eval-SPLIT.json."""
+    if options.input is not None:
+        raise InvalidInput(f"--input is for tasks of sequences; a language model goes on with a text: rfwp generate {path}")
+    config = RunFolder(path).config()
+    assert isinstance(config, LanguageRunConfig)
+    stride = config.train.test_stride if options.stride is None else options.stride
+    model, words = load_language_model(path, find_device(options.device))
+    tokens = on_device(_tokens(config, words, options.split), next(model.parameters()).device)
+    segment, carry = config.text.segment, config.train.carry
+    if not 1 <= stride <= segment:
+        raise InvalidInput(f"--stride {stride} does not fit windows of {segment} words; use 1 to {segment}")
+    begun = time.monotonic()
+    try:
+        found = paper_perplexity(model, tokens, config, stride, lambda done, total: log.working(options.split, done, total))
+        seconds = time.monotonic() - begun
+        with precision_of(config.train.precision, tokens.device):
+            cut = sliding_window(model, tokens, segment, stride=segment)
+    finally:
+        log.end()
+    curves = {"state cut before each segment": cut} | ({"state carried": found} if carry else {})
+    how = "full context" if carry else f"windows of {segment} words, {stride} apart"
+    by_position = {name: _numbers(curve.by_position) for name, curve in curves.items()}
+    evaluation = Evaluation(options.split, how, found, seconds, by_position)
+    _keep(evaluation, path)
+    return evaluation
+
+
+def _tokens(config: LanguageRunConfig, words: Words, split: str) -> Any:
+    try:
+        return Text(config.text, splits=(split,), words=words).tokens(split)
+    except InvalidFile as error:
+        raise InvalidFile(f"{error} (the text that the run was trained on)") from error
+
+
+def _numbers(values: torch.Tensor) -> list[float]:
+    """Only positions that have targets; a text may be shorter than a window."""
+    return [round(value, 6) for value in values.tolist() if value == value]
+
+
+def _keep(evaluation: Evaluation, path: Path) -> None:
+    data = {
+        "split": evaluation.split,
+        "protocol": evaluation.how,
+        "perplexity": evaluation.found.perplexity,
+        "words": evaluation.found.count,
+        "seconds": round(evaluation.seconds, 3),
+        "by_position": evaluation.by_position,
+    }
+    replace_file(path / f"eval-{evaluation.split}.json", (json.dumps(data) + "\n").encode())

@@ -1,0 +1,66 @@
+"""The model of a run, its test, and what it says to a sequence of the user's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rfwp.config import RunConfig
+from rfwp.errors import InvalidFile
+from rfwp.models import SequenceModel
+from rfwp.tasks import load_task
+from rfwp.train.checkpoint import BEST, EARLIER_BEST, load
+from rfwp.train.data import Data, checked
+from rfwp.train.evaluate import evaluate, predict
+from rfwp.train.folder import RunFolder, fingerprint
+from rfwp.train.log import Log
+from rfwp.train.model import load_weights
+from rfwp.train.options import EvalOptions
+from rfwp.train.speed import find_device
+
+
+@dataclass(frozen=True)
+class Said:
+    """One position of a sequence: what stands there, what the model says, and what is right, where that is known."""
+
+    token: str
+    prediction: str
+    truth: str | None
+
+    @property
+    def wrong(self) -> bool:
+        return bool(self.truth) and self.truth != self.prediction
+
+
+def evaluate_run(path: Path, options: EvalOptions, log: Log) -> dict[str, float]:
+    """The metrics of a run's best checkpoint."""
+    config, model, task = _load(path, options, log)
+    data = Data(checked(task.split(options.split), options.split), next(model.parameters()).device)
+    return evaluate(model, task, data, config.train.batch, config.train.precision)
+
+
+def answer(path: Path, options: EvalOptions, log: Log) -> list[Said]:
+    """What a run's best checkpoint says to the user's own sequence."""
+    assert options.input is not None
+    config, model, task = _load(path, options, log)
+    tokens = task.encode(options.input)
+    predictions = task.target.decode(predict(model, tokens, config.train.precision))
+    truth: Sequence[str | None] = task.truth(options.input) or [None] * len(tokens)
+    symbols = task.source.decode(tokens)
+    return [Said(*position) for position in zip(symbols, predictions, truth, strict=True)]
+
+
+def _load(path: Path, options: EvalOptions, log: Log) -> tuple[RunConfig, SequenceModel, Any]:
+    folder, device = RunFolder(path), find_device(options.device)
+    config = folder.config()
+    if not isinstance(config, RunConfig):
+        raise InvalidFile(f"{path} is the run of a language model")
+    best = load(path, (BEST, EARLIER_BEST), log.warn)
+    if best is None:
+        raise InvalidFile(f"{path} has no checkpoint yet: it appears after the first epoch")
+    task = load_task(config.task)
+    # the symbols of a user's files are those of the files as they were
+    folder.check(config, fingerprint(task.split("train")))
+    model = SequenceModel(config.model)
+    load_weights(model, best.model, path)
+    return config, model.to(device).eval(), task
