@@ -133,6 +133,7 @@ def test_example_of_the_docs_runs():
     names = {}
     for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
         exec(compile(block, "docs/play.md", "exec"), names)
+    assert names["task"].target.decode(names["steps"].logits.argmax(-1))[-1] == "4"
     assert names["W"].weights.shape == (10, 8, 16, 16)
     assert names["join"](names["played"]).matrices["W"].weights.shape == (4, 2, 8, 8)
 

@@ -13,7 +13,8 @@ __all__ = ["Agent", "AgentOutput", "SequenceModel", "load"]
 
 
 def load(dir_or_hub_id: str | Path, device: torch.device | str = "cpu", **hub: Any) -> SequenceModel | Agent:
-    """A saved model, whichever it is: from a folder, or from the Hugging Face hub by its id ("user/model").
+    """A saved model, whichever it is: from a folder, from rfwp itself by its name ("code-execution-5"), or from the Hugging
+    Face hub by its id ("user/model"). A folder that is here wins.
 
     `hub` goes to the download: revision, token, cache_dir, force_download, local_files_only.
     """

@@ -1,9 +1,10 @@
-"""Saving and loading: model.safetensors and config.json in a folder, or in a repository of the Hugging Face hub. No pickle."""
+"""Saving and loading: model.safetensors and config.json in a folder, in the package or on the Hugging Face hub. No pickle."""
 
 import json
 import os
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
 
 import safetensors.torch
@@ -12,50 +13,28 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from rfwp.atomic import sync
+from rfwp.atomic import whole_file, write_whole
 from rfwp.config import ModelConfig, from_dict, to_dict
-from rfwp.errors import InvalidFile, InvalidInput, RFWPError, missing_extra, usable_device
+from rfwp.errors import InvalidFile, InvalidInput, RFWPError, missing_extra, unknown, usable_device
+from rfwp.models.packaged import packaged_models
 from rfwp.version import __version__
-
-try:
-    from huggingface_hub import ModelHubMixin as _HubMixin
-except ImportError:
-
-    class _HubMixin:  # type: ignore[no-redef]
-        """Stands in where the extra `hub` is not installed: the same class keywords, and errors that name the extra."""
-
-        def __init_subclass__(cls, **_: Any) -> None:
-            super().__init_subclass__()
-
-        def save_pretrained(self, *_: Any, **__: Any) -> None:
-            raise missing_extra("saving with options of the hub", "hub")
-
-        def push_to_hub(self, *_: Any, **__: Any) -> str:
-            raise missing_extra("push_to_hub", "hub")
-
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 CARD = """---
-{{ card_data }}
+library_name: rfwp
+tags: [fast-weight-programmers]
 ---
 
-A model of the library rfwp, after [the paper]({{ paper_url }}):
+A model of the library rfwp, after [the paper](https://arxiv.org/abs/2106.06295):
 
 ```python
-model = rfwp.load("user/model")
+model = rfwp.load("{repository}")
 ```
 """
 
 
-class Pretrained(
-    nn.Module,
-    _HubMixin,
-    library_name="rfwp",
-    paper_url="https://arxiv.org/abs/2106.06295",
-    tags=["fast-weight-programmers"],
-    model_card_template=CARD,
-):
+class Pretrained(nn.Module):
     """A model that is made from one config and can be saved and loaded.
 
     With the extra `hub`, `push_to_hub("user/model")` uploads it, and ids work wherever folders do.
@@ -64,17 +43,9 @@ class Pretrained(
     config_class: ClassVar[type]
     config: Any
 
-    def save_pretrained(self, save_directory: str | Path, **hub: Any) -> Any:
-        """Write model.safetensors and config.json into a folder; a failure leaves an earlier save there whole.
-
-        Keywords are those of huggingface_hub's mixin, which calls this for `push_to_hub` and adds a model card.
-        """
-        # the mixin deletes an earlier config.json before it writes, so it only gets to write what is on its way to the hub
-        if hub:
-            return super().save_pretrained(save_directory, **hub)
-        return self._save_pretrained(Path(save_directory))
-
-    def _save_pretrained(self, save_directory: Path) -> None:
+    def save_pretrained(self, save_directory: str | Path) -> None:
+        """Write model.safetensors and config.json into a folder; a failure leaves an earlier save there whole."""
+        save_directory = Path(save_directory)
         if any(p.is_meta for p in self.parameters()):
             raise InvalidInput("a model on the meta device has no values to save; build it on a real device")
         tensors = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
@@ -84,6 +55,35 @@ class Pretrained(
             _write(save_directory, tensors, text)
         except (OSError, SafetensorError) as error:
             raise InvalidFile(f"cannot save to {save_directory}: {_one_line(error)}") from error
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        branch: str | None = None,
+        create_pr: bool = False,
+        commit_message: str = "Upload a model of rfwp",
+    ) -> str:
+        """Upload both files and a model card to a repository of the hub, made where there is none; the address of the commit."""
+        try:
+            # it takes a while to import, and most programs never need it
+            from huggingface_hub import HfApi
+        except ImportError:
+            raise missing_extra("push_to_hub", "hub") from None
+        api = HfApi(token=token)
+        repository = api.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            write_whole(Path(folder) / "README.md", CARD.format(repository=repository).encode())
+            return api.upload_folder(
+                repo_id=repository,
+                folder_path=Path(folder),
+                commit_message=commit_message,
+                revision=branch,
+                create_pr=create_pr,
+            )
 
     @classmethod
     def from_pretrained(
@@ -124,14 +124,22 @@ def locate(
     force_download: bool = False,
     local_files_only: bool = False,
 ) -> Path:
-    """The folder of a saved model: the given one, or where a hub repository was downloaded to. Only the two files are fetched."""
+    """The folder of a saved model: the given one, that of a model that comes with rfwp, or a download from the hub.
+
+    A folder that is here wins over both others. Of a hub repository only the two files are fetched.
+    """
     if not isinstance(dir_or_hub_id, str | Path):
-        raise InvalidInput(f"load takes a folder or a hub id, saw {dir_or_hub_id!r}")
+        raise InvalidInput(f"load takes a folder, a packaged model's name or a hub id, saw {dir_or_hub_id!r}")
     path = Path(dir_or_hub_id)
     if path.is_dir():
         return path
     if path.exists():
         raise InvalidFile(f"{path} is a file; give the folder that holds {WEIGHTS} and {CONFIG}")
+    if isinstance(dir_or_hub_id, str) and re.fullmatch(r"\w[\w.-]*", dir_or_hub_id):
+        packaged = packaged_models()
+        if dir_or_hub_id not in packaged:
+            raise unknown("folder or packaged model", dir_or_hub_id, packaged)
+        return packaged[dir_or_hub_id]
     if isinstance(dir_or_hub_id, Path) or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", dir_or_hub_id):
         raise InvalidFile(f"no folder {dir_or_hub_id}; give the folder of a saved model, or a hub id like 'user/model'")
     try:
@@ -202,28 +210,21 @@ def _read_weights(folder: Path, expected: dict[str, Tensor]) -> dict[str, Tensor
 
 
 def _write(folder: Path, tensors: dict[str, Tensor], config: str) -> None:
-    """Both files under temporary names first, then renamed; the earlier config comes back if the weights cannot follow."""
-    weights_path, config_path = folder / WEIGHTS, folder / CONFIG
-    earlier = config_path.read_bytes() if config_path.exists() else None
-    new_weights, new_config = (folder / f".{name}.{os.getpid()}.new" for name in (WEIGHTS, CONFIG))
+    """Both files are on the disk before one moves into place; the earlier config comes back if the weights cannot follow."""
+    path = folder / CONFIG
+    earlier = path.read_bytes() if path.exists() else None
+    moved = False
     try:
-        safetensors.torch.save_file(tensors, new_weights, metadata={"format": "pt"})
-        new_config.write_text(config)
-        for path in (new_weights, new_config, folder):
-            sync(path)
-        os.replace(new_config, config_path)
-        try:
-            os.replace(new_weights, weights_path)
-        except OSError:
-            if earlier is None:
-                config_path.unlink()
-            else:
-                config_path.write_bytes(earlier)
-            raise
-        sync(folder)
-    finally:
-        new_weights.unlink(missing_ok=True)
-        new_config.unlink(missing_ok=True)
+        with whole_file(folder / WEIGHTS) as file:
+            file.write(safetensors.torch.save(tensors, metadata={"format": "pt"}))
+            file.flush()
+            os.fsync(file.fileno())
+            write_whole(path, config.encode())
+            moved = True
+    except OSError:
+        if moved:
+            path.unlink() if earlier is None else write_whole(path, earlier)
+        raise
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """The web server of the page: a few JSON endpoints and packaged static files, on this machine only."""
 
 import socket
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +18,9 @@ from starlette.staticfiles import StaticFiles
 from rfwp.errors import InvalidInput, RFWPError
 from rfwp.play import game_routes, text_routes
 from rfwp.play.guard import Guard
-from rfwp.play.shown import Shown
+from rfwp.play.shown import Shown, ShownAgent
 from rfwp.play.traces import Traces
+from rfwp.play.view import EXAMPLES
 
 STATIC = Path(__file__).parent / "static"
 HOST, PORT = "127.0.0.1", 8753
@@ -45,7 +47,8 @@ def open_socket(port: int | None) -> socket.socket:
     if port is not None and not 0 <= port <= 65535:
         raise InvalidInput(f"--port {port} does not exist; use 1 to 65535, or 0 for any free one")
     for number in (PORT, 0) if port is None else (port,):
-        place = socket.socket()
+        # asyncio sends small answers at once only where the protocol is named; otherwise each one waits 40 ms for the browser
+        place = socket.socket(proto=socket.IPPROTO_TCP)
         # a port that a server has just left is free
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -62,12 +65,21 @@ def open_socket(port: int | None) -> socket.socket:
 def serve(shown: Mapping[str, Shown], place: socket.socket) -> None:
     """Serve the page until Ctrl-C."""
     app = make_app(shown)
+    threading.Thread(target=read_ahead, args=(app.state.traces,), daemon=True).start()
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     # uvicorn closes the server and then raises what it caught
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[place])
     if app.state.games is not None:
         app.state.games.close()
+
+
+def read_ahead(traces: Traces) -> None:
+    """Read the first text of the page while the browser still loads it; a mistake is said when the page asks for the text."""
+    first = next(iter(traces.shown.values()))
+    if not isinstance(first, ShownAgent):
+        with suppress(RFWPError):
+            traces.add(first.name, EXAMPLES[first.kind])
 
 
 # --- Errors: one line each ---

@@ -1,28 +1,39 @@
 """The models that the page shows: a packaged one, the best checkpoint of a run, or any saved model; agents with their games."""
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rfwp.config import CodeExecutionConfig, EnvironmentConfig, ListOpsConfig, RunConfig, SequenceConfig, replace
+from rfwp.config import (
+    CodeExecutionConfig,
+    EnvironmentConfig,
+    LanguageRunConfig,
+    ListOpsConfig,
+    RLRunConfig,
+    RunConfig,
+    SequenceConfig,
+    replace,
+)
 from rfwp.errors import InvalidFile, InvalidInput, unknown
 from rfwp.lm.saved import WORDS, load_language_model
 from rfwp.models import Agent, SequenceModel, load
+from rfwp.models.packaged import PRETRAINED
+from rfwp.models.pretrained import locate
 from rfwp.tasks import CodeExecution, ListOps, load_task
 from rfwp.tasks.code_execution import VARIABLES
 from rfwp.tasks.words import Words
 from rfwp.trace import check_fast_weights
 from rfwp.train.checkpoint import BEST, EARLIER_BEST
 from rfwp.train.checkpoint import load as load_checkpoint
-from rfwp.train.folder import RunFolder
+from rfwp.train.folder import RESULT, RunFolder, read_run_config
 from rfwp.train.model import check_fits, load_weights
 
 log = logging.getLogger("rfwp")
 
-PACKAGED = "code-execution-5"
+PACKAGED = PRETRAINED / "code-execution-5"
+"""As a folder: one of the same name that lies here is not meant."""
 SEMANTICS = ("authors", "true")
 CODE, LISTS, LANGUAGE, AGENT = "code-execution", "listops", "language", "agent"
 _SYMBOLS_WITHOUT_VARIABLES, _VALUES = 19, 26
@@ -71,7 +82,7 @@ def load_all(arguments: Sequence[str], semantics: str | None = None) -> dict[str
     if semantics is not None and semantics not in SEMANTICS:
         raise unknown("semantics", semantics, SEMANTICS)
     shown: dict[str, Shown] = {}
-    for argument in arguments or (PACKAGED,):
+    for argument in arguments or (str(PACKAGED),):
         name = _free_name(Path(argument), shown)
         shown[name] = _load(name, argument, semantics)
     return shown
@@ -83,15 +94,15 @@ def _load(name: str, argument: str, semantics: str | None) -> Shown:
         model, words = load_language_model(folder)
         _check(argument, model)
         return ShownLanguage(name, model, words)
-    run = _run_kind(folder)
-    if run == "rlrun":
+    run = read_run_config(folder)
+    if isinstance(run, RLRunConfig):
         # with all that training needs, so it is not quick to import
         from rfwp.rl.trained import load_agent
         from rfwp.train.log import Log
 
         trained = load_agent(folder, "cpu", Log())
         return ShownAgent(name, trained.agent, trained.config.environment)
-    model, task = _load_run(folder) if run else _load_saved(argument)
+    model, task = _load_run(folder, run) if run else _load_saved(argument)
     _check(argument, model)
     if semantics is not None and isinstance(task, CodeExecution):
         task = CodeExecution(replace(task.config, {"semantics": semantics}))
@@ -99,25 +110,20 @@ def _load(name: str, argument: str, semantics: str | None) -> Shown:
 
 
 def _load_saved(argument: str) -> tuple[SequenceModel, CodeExecution | ListOps]:
-    model = load(argument)
+    folder = locate(argument)
+    model = load(folder)
     if not isinstance(model, SequenceModel):
         raise InvalidInput(f"{argument} holds an agent but not its game; give the folder of its run")
+    # a packaged model has the result of its run beside it, and that knows the task
+    run = RunFolder(folder).result().config if (folder / RESULT).is_file() else None
+    if isinstance(run, RunConfig) and isinstance(run.task, CodeExecutionConfig | ListOpsConfig):
+        task: Any = load_task(run.task)
+        check_fits(model.config, task)
+        return model, task
     return model, _find_task(argument, model.config)
 
 
-def _run_kind(folder: Path) -> str:
-    """A run's config.json holds a run, a saved model's holds a model: ""; what is broken is left to the one who loads it."""
-    try:
-        data = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return ""
-    if not isinstance(data, dict) or "run" not in data:
-        return ""
-    return str(data["run"].get("kind")) if isinstance(data["run"], dict) else "broken"
-
-
-def _load_run(folder: Path) -> tuple[SequenceModel, CodeExecution | ListOps]:
-    config = RunFolder(folder).config()
+def _load_run(folder: Path, config: RunConfig | LanguageRunConfig) -> tuple[SequenceModel, CodeExecution | ListOps]:
     if not isinstance(config, RunConfig) or not isinstance(config.task, CodeExecutionConfig | ListOpsConfig):
         kind = type(getattr(config, "task", config)).__name__.removesuffix("Config")
         known = "code execution, ListOps, language models (with their words.txt) and agents"

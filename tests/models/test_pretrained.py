@@ -114,17 +114,17 @@ def test_a_failed_rename_leaves_the_earlier_save_whole(folder, monkeypatch, fail
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(InvalidFile, match=r"cannot save to .*: no space left on device"):
         make(CONFIGS["lstm"]).save_pretrained(folder)
-    assert len(calls) == failing
+    # one more puts the earlier config back
+    assert len(calls) == (1 if failing == 1 else 3)
     assert torch.equal(output(load(folder)), output(make(CONFIGS["rdn"])))
     assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
 
 
 def test_a_failed_write_leaves_the_earlier_save_whole(folder, monkeypatch):
-    def half(tensors, path, metadata):
-        path.write_bytes(b"half a file")
+    def full(handle):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", half)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InvalidFile, match="no space left"):
         make(CONFIGS["lstm"]).save_pretrained(folder)
     assert torch.equal(output(load(folder)), output(make(CONFIGS["rdn"])))
@@ -217,8 +217,6 @@ def test_a_pickle_is_never_opened(folder):
     with pytest.raises(InvalidFile, match="no safetensors file"):
         load(folder)
     assert not (folder / "sprung").exists()
-    assert not issubclass(SequenceModel, huggingface_hub.PyTorchModelHubMixin)
-    assert not hasattr(SequenceModel, "_load_as_pickle")
 
 
 def test_a_missing_folder_is_named():
@@ -284,6 +282,7 @@ def test_push_to_hub_uploads_the_two_files_and_a_card(monkeypatch):
     assert set(uploaded) == {"README.md", "config.json", "model.safetensors"}
     assert json.loads(uploaded["config.json"])["rfwp"] == rfwp.__version__
     assert b"library_name: rfwp" in uploaded["README.md"]
+    assert b'rfwp.load("user/model")' in uploaded["README.md"]
 
 
 def test_without_the_extra_folders_work_and_hub_ids_name_it(folder):
@@ -297,8 +296,7 @@ sys.meta_path.insert(0, Missing())
 import rfwp
 model = rfwp.load({str(folder)!r})
 model.save_pretrained({str(folder)!r})
-for call in (lambda: rfwp.load("user/model"), lambda: model.push_to_hub("user/model"),
-             lambda: model.save_pretrained("x", push_to_hub=True)):
+for call in (lambda: rfwp.load("user/model"), lambda: model.push_to_hub("user/model")):
     try:
         call()
     except rfwp.errors.MissingExtra as error:
@@ -309,7 +307,6 @@ for call in (lambda: rfwp.load("user/model"), lambda: model.push_to_hub("user/mo
     assert done.stdout.splitlines() == [
         "there is no folder 'user/model' here, and loading it from the hub needs: pip install \"rfwp[hub]\"",
         'push_to_hub needs: pip install "rfwp[hub]"',
-        'saving with options of the hub needs: pip install "rfwp[hub]"',
     ]
     assert issubclass(MissingExtra, ImportError)
 

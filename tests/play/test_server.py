@@ -305,10 +305,41 @@ from rfwp.play.shown import load_all
 client = TestClient(make_app(load_all([{save(tmp_path / "m", "code-execution-5/rdn")!r}])), base_url="http://127.0.0.1")
 key = client.post("/api/trace", json={{"model": "m", "text": {PAPER!r}}}).json()["id"]
 assert client.get(f"/api/trace/{{key}}/step?t=3").status_code == 200
-print(*({{"torch._dynamo", "numba", "rfwp.play.games", "rfwp.play.language", "rfwp.rl"}} & set(sys.modules)))
+unneeded = {{"torch._dynamo", "numba", "huggingface_hub", "rfwp.play.games", "rfwp.play.language", "rfwp.rl"}}
+print(*(unneeded & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_small_answers_are_sent_at_once():
+    """asyncio turns the wait for more data off where the socket says that it speaks TCP, and the connections say what it says."""
+    with server.open_socket(0) as place, socket.create_connection(place.getsockname()):
+        connection, _ = place.accept()
+        with connection:
+            assert connection.proto == socket.IPPROTO_TCP
+
+
+def test_first_text_is_read_before_the_page_asks(shown):
+    read_ahead = traces.Traces(shown)
+    server.read_ahead(read_ahead)
+    (key,) = read_ahead._kept
+    assert read_ahead.add("delta-rnn", PAPER)[0] == key
+
+
+def test_first_text_that_cannot_be_read_stops_nothing(tmp_path):
+    shown = load_all([save(tmp_path / "m", "code-execution-3/delta-net")])
+    torch.nn.init.constant_(shown["m"].model.head.weight, float("nan"))
+    read_ahead = traces.Traces(shown)
+    server.read_ahead(read_ahead)
+    with pytest.raises(InvalidInput, match="nothing but NaN"):
+        read_ahead.add("m", PAPER)
+
+
+def test_page_fetches_all_its_modules_at_once(client):
+    """Otherwise the browser finds out one after the other which file needs which."""
+    preloaded = set(re.findall(r'rel="modulepreload" href="/static/([^"]+)"', client.get("/").text))
+    assert preloaded == {file.name for file in server.STATIC.glob("*.js")} - {"main.js"}
 
 
 def test_port_in_use_is_one_line_if_it_was_asked_for(monkeypatch):
