@@ -55,6 +55,11 @@ def restore_optimiser(
     for group in groups if lr is not None else ():
         group["lr"] = lr
     optimiser.load_state_dict({"state": {places[name]: state for name, state in states.items()}, "param_groups": groups})
+    for weight, kept in optimiser.state.items():
+        for key, value in kept.items():
+            # a file keeps values, not their order in memory, which for a convolution may be channels last
+            if value.shape == weight.shape and value.stride() != weight.stride():
+                kept[key] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
 def check_training(config: TrainConfig) -> None:
