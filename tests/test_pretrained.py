@@ -4,7 +4,6 @@ import importlib.util
 import json
 import pickle
 import re
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 import rfwp
+from rfwp.cli import main
 from rfwp.config import BlocksConfig, CodeExecutionConfig, FWPConfig, RunConfig, SequenceConfig, TrainConfig
 from rfwp.errors import InvalidInput, UnknownName
 from rfwp.models import packaged
@@ -125,10 +125,11 @@ def test_program_of_the_papers_appendix_is_executed(name):
     assert shown.task.truth(PAPER)[-1] == "4"
 
 
-def test_a_wheel_holds_all_files():
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["rfwp"]
-    held = {file for pattern in patterns for file in (ROOT / "rfwp").glob(pattern)}
-    assert {file for file in PRETRAINED.rglob("*") if file.is_file()} <= held
+def test_eval_takes_a_name_and_shows_what_the_model_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["eval", "code-execution-5", "--device", "cpu", "--input", "x = 3 ; x ++ ; print x ;"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[-1] == [";", "4", "4"]
 
 
 # --- Names ---

@@ -26,7 +26,7 @@ def evaluate(
     """Evaluate a run's best checkpoint, or show what it says to a sequence of your own; an agent plays.
 
     Args:
-        run: The folder that `rfwp train` made.
+        run: The folder that `rfwp train` made, or the name of a model that comes with rfwp: code-execution-5.
     """
     # imported here because the other commands should start quickly
     from rfwp.train.folder import read_run_config

@@ -7,9 +7,11 @@ from typing import Any
 
 from rfwp.config import RunConfig
 from rfwp.errors import InvalidFile
-from rfwp.models import SequenceModel
+from rfwp.models import SequenceModel, load
+from rfwp.models.packaged import packaged_models
 from rfwp.tasks import load_task
-from rfwp.train.checkpoint import BEST, EARLIER_BEST, load
+from rfwp.train.checkpoint import BEST, EARLIER_BEST
+from rfwp.train.checkpoint import load as load_checkpoint
 from rfwp.train.data import Data, checked
 from rfwp.train.evaluate import evaluate, predict
 from rfwp.train.folder import RunFolder, fingerprint
@@ -51,11 +53,26 @@ def answer(path: Path, options: EvalOptions, log: Log) -> list[Said]:
 
 
 def _load(path: Path, options: EvalOptions, log: Log) -> tuple[RunConfig, SequenceModel, Any]:
-    folder, device = RunFolder(path), find_device(options.device)
+    """Of a run; or of a model that comes with rfwp, by its name. A folder that is here wins."""
+    device = find_device(options.device)
+    packaged = None if path.exists() else packaged_models().get(str(path))
+    config, model, task = _load_run(path, log) if packaged is None else _load_packaged(packaged)
+    return config, model.to(device).eval(), task
+
+
+def _load_packaged(path: Path) -> tuple[RunConfig, SequenceModel, Any]:
+    """The result of its run lies beside the model."""
+    config, model = RunFolder(path).result().config, load(path)
+    assert isinstance(config, RunConfig) and isinstance(model, SequenceModel)
+    return config, model, load_task(config.task)
+
+
+def _load_run(path: Path, log: Log) -> tuple[RunConfig, SequenceModel, Any]:
+    folder = RunFolder(path)
     config = folder.config()
     if not isinstance(config, RunConfig):
         raise InvalidFile(f"{path} is the run of a language model")
-    best = load(path, (BEST, EARLIER_BEST), log.warn)
+    best = load_checkpoint(path, (BEST, EARLIER_BEST), log.warn)
     if best is None:
         raise InvalidFile(f"{path} has no checkpoint yet: it appears after the first epoch")
     task = load_task(config.task)
@@ -63,4 +80,4 @@ def _load(path: Path, options: EvalOptions, log: Log) -> tuple[RunConfig, Sequen
     folder.check(config, fingerprint(task.split("train")))
     model = SequenceModel(config.model)
     load_weights(model, best.model, path)
-    return config, model.to(device).eval(), task
+    return config, model, task
