@@ -13,7 +13,7 @@ from rfwp.bench.contenders import DTYPES, OPS, Contender, affordable, backends, 
 from rfwp.bench.options import Mode, OpsOptions
 from rfwp.bench.records import Outcome, Row, append, one_line
 from rfwp.bench.shapes import OpShape, op_shape, scaled
-from rfwp.bench.timing import Run, find_device, once, peak_memory, recorded, set_threads, time_together
+from rfwp.bench.timing import Run, find_device, once, peak_memory, recorded, set_threads, time_on_device, time_together
 from rfwp.environment import environment, stem
 from rfwp.errors import InvalidInput, MissingExtra, unknown
 from rfwp.report.plots import plot_scaling
@@ -149,7 +149,8 @@ def _time(session: Session, contenders: dict[Contender, str], name: str, shape: 
             contenders[contender] = "out of memory"
         except Exception as error:
             contenders[contender] = _fail(session, contender, one_line(error))
-    timings = time_together(runs, device, 0.05 if options.quick else options.seconds)
+    seconds = 0.05 if options.quick else options.seconds
+    timings, on_device = time_together(runs, device, seconds), time_on_device(runs, device, seconds)
     passes = "forward + backward" if options.backward else "forward"
     for contender, reason in contenders.items():
         label = f"{contender.name}, graph" if options.graph else contender.name
@@ -158,7 +159,8 @@ def _time(session: Session, contenders: dict[Contender, str], name: str, shape: 
             session.last_ms[_key(contender, mode)] = (shape, timing.median)
             worst = session.errors.get((contender.op, contender.name, shape.d, mode))
             speed = shape.tokens / timing.median * 1e3
-            row = replace(row, ms=timing, tokens_per_s=speed, peak_mb=peaks[contender], error=worst)
+            alone = on_device.get(contender)
+            row = replace(row, ms=timing, device_ms=alone, tokens_per_s=speed, peak_mb=peaks[contender], error=worst)
         session.rows.append(row)
 
 

@@ -27,7 +27,11 @@ class Common:
 
 @dataclass(frozen=True)
 class OpsOptions(Common):
-    """Time the ops beside nn.LSTM, PyTorch attention and, when importable, fla."""
+    """Time the ops beside nn.LSTM, PyTorch attention and, when importable, fla.
+
+    ms: as called from Python, which takes longer than short kernels. device ms, on GPUs: the same calls, queued behind a kernel
+    that waits until Python is done; - where a call itself waits for the GPU.
+    """
 
     ops: tuple[str, ...] = ()
     """Which ops: sum delta delta_rnn delta_lstm recurrent_delta; all if left away."""
@@ -40,7 +44,7 @@ class OpsOptions(Common):
     backward: bool = True
     """Forward and backward pass, or the forward pass alone."""
     graph: bool = False
-    """Time replays of a CUDA graph: kernels without the time that Python takes to launch them."""
+    """Time replays of a CUDA graph instead of calls."""
     peers: bool = True
     """Time the others too."""
     scaling: Literal["no", "T", "B", "d"] = "no"

@@ -31,6 +31,8 @@ class Row:
     dtype: str
     backend: str
     ms: Timing | None = None
+    device_ms: Timing | None = None
+    """Of the kernels alone, where that was timed: without what Python takes to launch them."""
     tokens_per_s: float | None = None
     peak_mb: float | None = None
     """Memory at its peak: beside the inputs for an op, in all for a training step."""
@@ -80,7 +82,8 @@ def read(path: Path) -> list[Row]:
             continue
         try:
             data = {name: value for name, value in json.loads(line).items() if name in names}
-            rows.append(Row(**data | {"ms": Timing(**data["ms"]) if data["ms"] else None}))
+            times = {"ms": data["ms"], "device_ms": data.get("device_ms")}
+            rows.append(Row(**data | {name: Timing(**ms) if ms else None for name, ms in times.items()}))
         except (ValueError, TypeError, KeyError, AttributeError):
             raise InvalidFile(f"{path}: line {number} is not a row of a benchmark") from None
     return rows

@@ -11,7 +11,7 @@ def table(rows: list[Row]) -> Table:
     listing.add_column("shape", no_wrap=True)
     listing.add_column("dtype")
     listing.add_column("backend", no_wrap=True)
-    for name in ("ms", "p20", "p80", "n", "tokens/s", "peak MB", "/ floor", "error"):
+    for name in ("ms", "p20", "p80", "n", "device ms", "tokens/s", "peak MB", "/ floor", "error"):
         listing.add_column(name, justify="right", no_wrap=True)
     listing.add_column("note", style="dim")
     for row in rows:
@@ -23,6 +23,7 @@ def _cells(row: Row) -> list[str]:
     ms = ["-"] * 4
     if row.ms is not None:
         ms = [f"{row.ms.median:.3f}", f"{row.ms.p20:.3f}", f"{row.ms.p80:.3f}", str(row.ms.n)]
+    alone = "-" if row.device_ms is None else f"{row.device_ms.median:.3f}"
     shape = f"{row.shape} {'x'.join(str(size) for size in row.sizes.values())}"
     numbers = [
         _number(row.tokens_per_s, ",.0f"),
@@ -30,7 +31,7 @@ def _cells(row: Row) -> list[str]:
         _number(row.floor_ratio, ".2f"),
         _number(row.error, ".0e"),
     ]
-    return [row.what, shape, row.dtype, row.backend, *ms, *numbers, row.note]
+    return [row.what, shape, row.dtype, row.backend, *ms, alone, *numbers, row.note]
 
 
 def _number(value: float | None, form: str) -> str:

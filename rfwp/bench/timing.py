@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -17,6 +17,8 @@ AT_LEAST, AT_MOST = 5, 200
 """Repetitions; 3 are enough for what takes seconds."""
 FLUSH_BYTES = 256 * 2**20
 """Several times the largest L2 cache: written before every repetition, so that inputs come from memory."""
+AHEAD, AHEAD_MS = 2.0, 0.2
+"""How far Python is let ahead of the GPU: so many times as long as it takes for a run, and a little more."""
 
 
 def find_device(name: str) -> torch.device:
@@ -33,7 +35,9 @@ def find_device(name: str) -> torch.device:
         seen = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU that PyTorch can use"
         raise InvalidInput(f"device '{name}' asked for, saw {seen}; use --device cpu")
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # where events are recorded
+        # events are recorded on the current GPU; set_device takes none without a number
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        torch.cuda.set_device(device)
     return device
 
 
@@ -47,14 +51,29 @@ def set_threads(options: Common) -> None:
 
 def time_together(runs: Mapping[K, Run], device: torch.device, seconds: float, flush: bool = True) -> dict[K, Timing]:
     """Every run is warm. Each is repeated for about `seconds`, all of them in turns."""
+    found = _in_turns(runs, device, seconds, _GPUWatch(device, flush) if device.type == "cuda" else _CPUWatch())
+    return {name: summary(found[name]) for name in runs}
+
+
+def time_on_device(runs: Mapping[K, Run], device: torch.device, seconds: float) -> dict[K, Timing]:
+    """The same calls without the time that Python takes for them; on GPUs only, and without those that wait for the GPU.
+
+    A kernel that does nothing but wait goes first, for so long that Python has queued the whole run when it ends. Unlike a
+    recorded graph this takes all that can be called, as it is called, and needs no memory of its own.
+    """
+    if device.type != "cuda":
+        return {}
+    found = _in_turns(runs, device, seconds, _AheadWatch(device))
+    return {name: summary(found[name]) for name in runs if len(found[name]) >= 3}
+
+
+def _in_turns(runs: Mapping[K, Run], device: torch.device, seconds: float, watch: "_Watch") -> dict[K, list[float]]:
     repetitions = {name: _repetitions(run, device, seconds) for name, run in runs.items()}
-    watch = _GPUWatch(device, flush) if device.type == "cuda" else _CPUWatch()
     for turn in range(max(repetitions.values(), default=0)):
         for name, run in runs.items():
             if turn < repetitions[name]:
                 watch.time(name, run)
-    found = watch.milliseconds()
-    return {name: summary(found[name]) for name in runs}
+    return watch.milliseconds()
 
 
 def once(run: Run, device: torch.device) -> float:
@@ -115,6 +134,12 @@ def _repetitions(run: Run, device: torch.device, seconds: float) -> int:
     return int(min(AT_MOST, max(3 if took > 2 else AT_LEAST, seconds / took)))
 
 
+class _Watch(Protocol):
+    def time(self, name: Any, run: Run) -> None: ...
+
+    def milliseconds(self) -> dict[Any, list[float]]: ...
+
+
 class _CPUWatch:
     def __init__(self) -> None:
         self.found: dict[Any, list[float]] = {}
@@ -148,3 +173,43 @@ class _GPUWatch:
     def milliseconds(self) -> dict[Any, list[float]]:
         torch.cuda.synchronize(self.device)
         return {name: [start.elapsed_time(end) for start, end in pairs] for name, pairs in self.events.items()}
+
+
+class _AheadWatch(_GPUWatch):
+    """Behind a kernel that waits: a repetition counts only if Python had queued all of it before its first kernel could start."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device, flush=True)
+        self.cycles_per_ms = self._cycles_per_ms()
+        self.ahead_ms: dict[Any, float] = {}
+
+    def time(self, name: Any, run: Run) -> None:
+        if name not in self.ahead_ms:
+            self.ahead_ms[name] = self._time_to_queue(run) * AHEAD + AHEAD_MS
+        pairs = self.events.setdefault(name, [])
+        assert self.cache is not None
+        self.cache.zero_()
+        torch.cuda._sleep(int(self.ahead_ms[name] * self.cycles_per_ms))
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        if not start.query():
+            pairs.append((start, end))
+
+    def _time_to_queue(self, run: Run) -> float:
+        torch.cuda.synchronize(self.device)
+        start = time.perf_counter()
+        run()
+        return (time.perf_counter() - start) * 1e3
+
+    def _cycles_per_ms(self) -> float:
+        """How long a waiting kernel waits. The first one is slower: it is loaded."""
+        cycles = 2_000_000
+        for _ in range(2):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            torch.cuda._sleep(cycles)
+            end.record()
+            torch.cuda.synchronize(self.device)
+        return cycles / start.elapsed_time(end)

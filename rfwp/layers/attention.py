@@ -4,9 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfwp.errors import InvalidInput, check_heads
+from rfwp.errors import InvalidInput, check_heads, unknown
 from rfwp.fwp.types import State
 from rfwp.layers.state import Stepwise, check_input, check_state
+from rfwp.ops import attention as op
+
+BACKENDS = ("auto", "gpu", "torch")
 
 
 class Attention(Stepwise):
@@ -14,6 +17,9 @@ class Attention(Stepwise):
 
     The state is the keys and values that later steps may still look at: {"k", "v": (B, S, H, d), "valid": (B, S)}, the
     oldest first; `valid` is False for steps before a reset. With a window S is at most window - 1, without one it grows.
+
+    backend: what computes sequences without state, resets and a window that cuts: the Triton kernel ("gpu"), PyTorch's
+    scaled_dot_product_attention ("torch"), or the faster of the two ("auto"). All others are PyTorch's.
     """
 
     def __init__(
@@ -24,6 +30,7 @@ class Attention(Stepwise):
         bias: bool = False,
         dropout: float = 0.0,
         window: int | None = None,
+        backend: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
@@ -33,8 +40,10 @@ class Attention(Stepwise):
             raise InvalidInput(f"Attention: window={window} sees nothing; use at least 1, or None for all steps")
         if not 0 <= dropout <= 1:
             raise InvalidInput(f"Attention: dropout={dropout} is not a probability; use a value from 0 to 1")
+        if backend not in BACKENDS:
+            raise unknown("backend", backend, BACKENDS)
         self.width, self.heads, self.head_size = width, heads, width // heads
-        self.dropout, self.window = dropout, window
+        self.dropout, self.window, self.backend = dropout, window, backend
         self.qkv = nn.Linear(width, 3 * width, bias=bias, device=device, dtype=dtype)
         self.out = nn.Linear(width, width, bias=bias, device=device, dtype=dtype)
         if bias:
@@ -49,8 +58,10 @@ class Attention(Stepwise):
     def forward(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """x (B, T, width), reset (B, T) -> y (B, T, width) and the state after the last step."""
         check_input("Attention", x, self.width, reset, self.out.weight)
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, self.head_size)).unbind(2)  # B T H d
+        u = self.qkv(x).unflatten(-1, (3, self.heads, self.head_size))  # B T 3 H d
+        q, k, v = u.unbind(2)  # B T H d
         B, T = x.shape[:2]
+        dropout = self.dropout if self.training else 0.0
         valid = x.new_ones(B, T, dtype=torch.bool)
         mask = None
         fits = self.window is None or self.window >= T
@@ -64,18 +75,23 @@ class Attention(Stepwise):
             # what nobody sees counts as zero: a probability of 0 would not keep out a NaN
             unseen = ~mask.any(-2).squeeze(1)[..., None, None]  # B S+T 1 1
             keys, values = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)
-        y = F.scaled_dot_product_attention(
-            q.transpose(1, 2),
-            keys.transpose(1, 2),
-            values.transpose(1, 2),
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None,
-        )
-        return self.out(y.transpose(1, 2).flatten(-2)), self._recent(k, v, valid)
+        if mask is None and self._takes_kernel(u, dropout):
+            y = op.attention(u, dropout)
+        else:
+            q, keys, values = (part.transpose(1, 2) for part in (q, keys, values))  # B H T d
+            y = F.scaled_dot_product_attention(q, keys, values, mask, dropout, is_causal=mask is None).transpose(1, 2)
+        return self.out(y.flatten(-2)), self._recent(k, v, valid)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, window={self.window}"
+
+    def _takes_kernel(self, u: Tensor, dropout: float) -> bool:
+        if self.backend == "auto":
+            return op.is_fastest(u, dropout)
+        reason = op.unsupported(u, dropout) if self.backend == "gpu" else None
+        if reason:
+            raise InvalidInput(f"Attention: backend 'gpu' cannot run: {reason}; backend='torch' would work")
+        return self.backend == "gpu"
 
     def _visible(self, valid: Tensor, reset: Tensor | None, T: int) -> tuple[Tensor, Tensor]:
         """Which of the S + T steps each of the T queries sees (B, 1, T, S + T), and which are valid after the last one."""

@@ -6,6 +6,7 @@ A backend is a package with one module an op. Each module has
     checkpoints(T) -> how many copies of the state forward leaves for backward
 and, if forward leaves more than that, a last output `trace` that backward gets after the checkpoints,
     trace_size(...) -> how many float32 numbers
+    checkpoints(T, K, V, dtype), of sum and delta
 with contiguous outputs, y in the dtype of the inputs, states and checkpoints in float32 (float64 for float64 inputs).
 ops/README.md has the signatures of all five.
 """
@@ -30,7 +31,11 @@ BACKENDS = {
     "cpu": "kernels compiled for this CPU by numba",
     "gpu": "Triton kernels",
 }
+FASTEST = {"cuda": "gpu", "cpu": "cpu"}
+"""By the type of the device; plain on all others."""
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _said: set[tuple[str, str, str | None]] = set()
+_AS_IT_IS = nullcontext()
 
 
 def check_backend(backend: str) -> None:
@@ -41,17 +46,18 @@ def check_backend(backend: str) -> None:
 def resolve(op: str, backend: str, like: Tensor, K: int, V: int) -> str:
     """The backend that will run: the named one if it can, or for `auto` the fastest one that can."""
     check_backend(backend)
-    if like.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+    if like.dtype not in DTYPES:
         raise InvalidInput(f"{op}: dtype {like.dtype} is not supported; use float32, bfloat16, float16 or float64")
     if backend != "auto":
         reason = unsupported(op, backend, like, K, V)
         if reason:
             raise InvalidInput(f"{op}: backend '{backend}' cannot run: {reason}; backend='plain' would work")
         return backend
-    fastest = {"cuda": "gpu", "cpu": "cpu"}.get(like.device.type, "plain")
+    device = like.device.type
+    fastest = FASTEST.get(device, "plain")
     reason = unsupported(op, fastest, like, K, V)
     chosen = "plain" if reason else fastest
-    _say(op, like.device.type, chosen, reason and f"not '{fastest}': {reason}")
+    _say(op, device, chosen, reason and f"not '{fastest}': {reason}")
     return chosen
 
 
@@ -79,6 +85,14 @@ def kept_trace(op: str, backend: str, trace: Tensor) -> tuple[Tensor, ...]:
     return (trace,) if hasattr(implementation(op, backend), "trace_size") else ()
 
 
+def copies(op: str, backend: str, keep: bool, T: int, *sizes: Any) -> int:
+    """How many copies of the state `sum` and `delta` leave: with a trace beside them, that may depend on more than T."""
+    module = implementation(op, backend)
+    if not keep:
+        return 0
+    return module.checkpoints(T, *sizes) if hasattr(module, "trace_size") else module.checkpoints(T)
+
+
 def trace_size(op: str, backend: str, keep: bool, *sizes: Any) -> int:
     """How many numbers forward leaves for backward beside the checkpoints."""
     module = implementation(op, backend)
@@ -92,7 +106,7 @@ def needs_checkpoints(*tensors: Tensor | None) -> bool:
 
 def full_precision(like: Tensor) -> AbstractContextManager[object]:
     """Autocast stays outside: it would turn the products inside an op, and with them the states, to half precision."""
-    return torch.autocast(like.device.type, enabled=False) if autocast_enabled(like) else nullcontext()
+    return torch.autocast(like.device.type, enabled=False) if autocast_enabled(like) else _AS_IT_IS
 
 
 def _say(op: str, device: str, chosen: str, reason: str | None) -> None:

@@ -15,7 +15,7 @@ u (B, T, H, P) has the layout of `Composition.layout`, the learning rates last:
 import torch
 from torch import Tensor
 
-from rfwp.ops.backend import full_precision, implementation, needs_checkpoints, resolve, trace_size
+from rfwp.ops.backend import copies, full_precision, implementation, needs_checkpoints, resolve, trace_size
 from rfwp.ops.registration import register
 
 MAPS = ("identity", "softmax", "elu", "elu_sum", "elu_sum_eps")
@@ -72,8 +72,8 @@ def _lstm_parts(u: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
 
 
 def _empty(u: Tensor) -> Tensor:
-    """Room for du, contiguous."""
-    return u.new_empty(u.shape)
+    """Room for a gradient, contiguous."""
+    return torch.empty_like(u, memory_format=torch.contiguous_format)
 
 
 # --- linear: y_t = W_t φ(q_t) ---
@@ -94,7 +94,7 @@ def _linear(u: Tensor, W: Tensor, reset: Tensor | None, keep: bool, rule: str, p
 
 def _linear_shapes(u, W, reset, keep, rule, phi):
     (B, T, H, _), (V, K) = u.shape, W.shape[-2:]
-    n = implementation(rule, "gpu").checkpoints(T) if keep else 0
+    n = copies(rule, "gpu", keep, T, K, V, u.dtype)
     size = trace_size(rule, "gpu", keep, B, T, H, K, V, u.dtype)
     return u.new_empty(B, T, H, V), W.new_empty(W.shape), W.new_empty(B, n, H, V, K), W.new_empty(size)
 
@@ -148,7 +148,7 @@ def _rnn(
 
 def _rnn_shapes(u, W, R, y0, reset, keep, phi, version):
     (B, T, H, _), (V, K) = u.shape, W.shape[-2:]
-    n, m = ((implementation(op, "gpu").checkpoints(T) if keep else 0) for op in ("delta", "delta_rnn"))
+    n, m = copies("delta", "gpu", keep, T, K, V, u.dtype), implementation("delta_rnn", "gpu").checkpoints(T) if keep else 0
     trace = W.new_empty(trace_size("delta", "gpu", keep, B, T, H, K, V, u.dtype))
     trace_R = R.new_empty(trace_size("delta_rnn", "gpu", keep, B, T, H, V, version))
     state = tuple(x.new_empty(x.shape) for x in (W, R, y0))
@@ -226,7 +226,7 @@ def _lstm(
 
 def _lstm_shapes(u, W, R, y0, c0, reset, keep, phi, version):
     (B, T, H, _), (V, K) = u.shape, W.shape[-2:]
-    n, m = ((implementation(op, "gpu").checkpoints(T) if keep else 0) for op in ("delta", "delta_lstm"))
+    n, m = copies("delta", "gpu", keep, T, K, V, u.dtype), implementation("delta_lstm", "gpu").checkpoints(T) if keep else 0
     trace = W.new_empty(trace_size("delta", "gpu", keep, B, T, H * GATES, K, V, u.dtype))
     trace_R = R.new_empty(trace_size("delta_lstm", "gpu", keep, B, T, H, V, version))
     state = tuple(x.new_empty(x.shape) for x in (W, R, y0, c0))
@@ -332,7 +332,7 @@ def _recurrent_backward(
     cky: Tensor,
     trace: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    du, dR = _empty(u), R.new_empty(R.shape)
+    du, dR = _empty(u), _empty(R)
     parts, out = _linear_parts(u, "delta"), _linear_parts(du, "delta")
     with full_precision(u):
         arguments = (dy, dW_T, dy_T, *parts, *_recurrent_weights(R), W, y0, reset, y, ckW, cky, trace)

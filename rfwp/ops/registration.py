@@ -54,8 +54,10 @@ def register(
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
             output = forward(*inputs)
-            save(ctx, inputs, output)
-            ctx.mark_non_differentiable(*output[outputs:])
+            # `keep`: without it no backward pass follows
+            if inputs[tensors + 1]:
+                save(ctx, inputs, output)
+                ctx.mark_non_differentiable(*output[outputs:])
             return output
 
         @staticmethod

@@ -14,7 +14,11 @@ def state_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def autocast_enabled(like: Tensor) -> bool:
     """Whether autocast is on where this tensor lives; the meta device knows none."""
-    return like.device.type != "meta" and torch.is_autocast_enabled(like.device.type)
+    # on GPUs without asking for the name of the device, which takes longer than the rest
+    if like.is_cuda:
+        return torch.is_autocast_enabled("cuda")
+    device = like.device.type
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def check_state(op: str, name: str, state: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -5,7 +5,16 @@ from torch import Tensor
 
 from rfwp.errors import check_reset, check_same, check_shapes
 from rfwp.fwp.rules import read, sum_rule
-from rfwp.ops.backend import full_precision, implementation, kept_trace, needs_checkpoints, resolve, trace_size, with_trace
+from rfwp.ops.backend import (
+    copies,
+    full_precision,
+    implementation,
+    kept_trace,
+    needs_checkpoints,
+    resolve,
+    trace_size,
+    with_trace,
+)
 from rfwp.ops.registration import register
 from rfwp.ops.state import check_state, forget
 
@@ -57,7 +66,7 @@ def _forward(
 
 def _forward_shapes(q, k, v, state, reset, keep, backend):
     B, T, H, K = q.shape
-    n = implementation("sum", backend).checkpoints(T) if keep else 0
+    n = copies("sum", backend, keep, T, K, v.shape[-1], q.dtype)
     trace = trace_size("sum", backend, keep, B, T, H, K, v.shape[-1], q.dtype)
     y, W, starts = v.new_empty(v.shape), state.new_empty(state.shape), state.new_empty(B, n, H, v.shape[-1], K)
     return y, W, starts, state.new_empty(trace)

@@ -45,6 +45,8 @@ class Measurement:
     backend: str
     ms: dict[str, float] | None
     """Median, p20, p80 and n."""
+    device_ms: dict[str, float] | None = None
+    """The same of the kernels alone; older lines have none."""
     tokens_per_s: float | None = None
     peak_mb: float | None = None
     floor_ratio: float | None = None
@@ -168,7 +170,7 @@ def _steps(rows: list[Measurement], everything: Sequence[Measurement]) -> Render
 
 def _ops(rows: list[Measurement], everything: Sequence[Measurement]) -> Rendered:
     peers = ["LSTM takes", "attention takes", "fla takes"]
-    header = ["op", "backend", "precision", "ms", *peers, *NUMBERS, "error", "code"]
+    header = ["op", "backend", "precision", "ms", "ms on the device", *peers, *NUMBERS, "error", "code"]
     body = []
     for one in _sorted(rows):
         others = [other for other in everything if other.dtype == one.dtype and other is not one]
@@ -178,9 +180,13 @@ def _ops(rows: list[Measurement], everything: Sequence[Measurement]) -> Rendered
             _ratio(one, [other for other in others if other.backend.startswith("fla") and other.what == one.what]),
         ]
         ms, spread = _times(one)
-        numbers = [ms, *ratios, spread, *_amounts(one), _number(one.error, ".0e")]
+        alone = "-" if one.device_ms is None else milliseconds(one.device_ms["median"])
+        numbers = [ms, alone, *ratios, spread, *_amounts(one), _number(one.error, ".0e")]
         body.append([_name(one), one.backend, one.dtype, *numbers, one.code])
-    legend = "Forward and backward pass. The error is the worst relative one against the float64 reference."
+    legend = (
+        "Forward and backward pass, as called from Python, and on the device without the time that Python takes. "
+        "The error is the worst relative one against the float64 reference."
+    )
     return _rendered("ops", rows, header, body, legend)
 
 
@@ -254,7 +260,7 @@ def _is_whole(one: Measurement) -> bool:
     texts = (one.what, one.shape, one.dtype, one.backend, one.note, one.time, one.device, one.torch or "", one.commit or "")
     optional = (one.tokens_per_s, one.peak_mb, one.floor_ratio, one.error)
     numbers = [value for value in optional if value is not None]
-    numbers += [] if one.ms is None else [one.ms[name] for name in ("median", "p20", "p80")]
+    numbers += [ms[name] for ms in (one.ms, one.device_ms) if ms is not None for name in ("median", "p20", "p80")]
     _moment(one)
     return (
         all(isinstance(text, str) for text in texts)

@@ -1,10 +1,13 @@
+from unittest.mock import patch
+
 import pytest
 import torch
 from torch import nn
 
-from rfwp.errors import InvalidInput
+from rfwp.errors import InvalidInput, UnknownName
 from rfwp.layers.attention import Attention
 from rfwp.layers.state import detach
+from rfwp.ops import attention as op
 from tests.contract import STATEFUL, assert_same
 from tests.tolerances import FLOAT64
 
@@ -105,6 +108,21 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(layer(x)[0], layer(x)[0])
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch", "gpu"])
+def test_the_kernel_is_not_asked_for_what_it_does_not_do(backend):
+    """States, resets and windows that cut; and on the CPU nothing unless it is named."""
+    layer, x = layer_and_input(window=T - 1, backend=backend)
+    wide, _ = layer_and_input(backend=backend)
+    layer, wide, x = layer.float(), wide.float(), x.float()
+    state = {"k": x.new_ones(B, 2, HEADS, 4), "v": x.new_ones(B, 2, HEADS, 4), "valid": torch.ones(B, 2, dtype=torch.bool)}
+    with patch.object(op, "attention", side_effect=AssertionError):
+        layer(x)
+        wide(x, state)
+        wide(x, None, torch.zeros(B, T, dtype=torch.bool))
+        if backend != "gpu":
+            wide(x)
+
+
 def test_half_precision_runs_and_carries_its_state():
     layer, x = layer_and_input()
     layer, x = layer.bfloat16(), x.bfloat16()
@@ -140,6 +158,7 @@ def test_compiled_in_one_graph_with_the_same_output_and_gradients():
     [
         (lambda a, x: Attention(12, 5), "heads=5 does not divide width=12"),
         (lambda a, x: Attention(12, 3, window=0), "window=0 sees nothing"),
+        (lambda a, x: Attention(12, 3, backend="gpu", dtype=x.dtype)(x), "backend 'gpu' cannot run: it has no float64"),
         (lambda a, x: Attention(12, 3, dropout=-0.1), "dropout=-0.1 is not a probability"),
         (lambda a, x: a(x[..., :5]), "x has shape (3, 11, 5), expected (B, T, 12)"),
         (lambda a, x: a(x[:, :0]), "T=0"),
@@ -161,6 +180,11 @@ def test_bad_input_is_one_line(call, message):
         call(*layer_and_input())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_backend_is_named():
+    with pytest.raises(UnknownName, match="unknown backend 'cuda'; known: auto, gpu, torch"):
+        Attention(12, 3, backend="cuda")
 
 
 def test_a_NaN_before_a_reset_does_not_come_back() -> None:

@@ -76,7 +76,18 @@ def test_ops_stand_beside_their_peers_and_empty_columns_are_left_away(read):
     ours = dict(zip(table.header, table.rows[0], strict=True))
     assert (ours["LSTM takes"], ours["fla takes"], ours["ms"]) == ("10.00 ×", "3.00 ×", "1.00")
     assert "attention takes" not in table.header
+    assert "ms on the device" not in table.header
     assert table.title == "Ops, code: batch 64, 450 steps, 16 heads of size 16; NVIDIA H200"
+
+
+def test_the_time_on_the_device_stands_beside_the_time_of_the_call(read):
+    alone = {"median": 0.125, "p20": 0.1, "p80": 0.2, "n": 10}
+    everything = read(
+        bench_line("delta forward + backward", 0.5, device_ms=alone), bench_line("sum forward + backward", 0.75, device_ms=None)
+    )
+    (table,) = speed_tables(everything)
+    column = table.header.index("ms on the device")
+    assert [(row[column - 1], row[column]) for row in table.rows] == [("0.500", "0.125"), ("0.750", "-")]
 
 
 def test_tables_of_two_devices_and_of_agents_are_separate(read):
@@ -108,7 +119,16 @@ def test_scaling_needs_three_sizes_and_becomes_a_table(read):
 
 @pytest.mark.parametrize(
     "damage",
-    [{"ms": {}}, {"ms": 3}, {"sizes": {"B": "x"}}, {"time": "yesterday"}, {"what": 7}, {"peak_mb": "much"}, {"device": None}],
+    [
+        {"ms": {}},
+        {"ms": 3},
+        {"device_ms": 3},
+        {"sizes": {"B": "x"}},
+        {"time": "yesterday"},
+        {"what": 7},
+        {"peak_mb": "much"},
+        {"device": None},
+    ],
 )
 def test_a_value_of_the_wrong_type_is_damage(read, damage):
     assert read(bench_line("delta forward + backward") | damage) == [None]

@@ -1,4 +1,4 @@
-"""`delta` in Triton: which of the two forms runs, by shape. All that forward leaves for backward is in its trace."""
+"""`delta` in Triton: which of the two forms runs, by shape."""
 
 from types import ModuleType
 
@@ -24,19 +24,18 @@ def _form(q: Tensor, v: Tensor) -> ModuleType:
     return FORMS[choose(q.shape[0], q.shape[1], q.shape[2], q.shape[-1], v.shape[-1], q.dtype)]
 
 
-def checkpoints(T: int) -> int:
-    """Copies of the state are part of the trace."""
-    return 0
+def checkpoints(T: int, K: int, V: int, dtype: torch.dtype) -> int:
+    """Before SHORTEST steps it is one in both forms."""
+    return delta_sequential.checkpoints(T) if K > LARGEST else delta_chunk.checkpoints(T, K, V, dtype)
 
 
 def trace_size(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype) -> int:
-    """How many float32 numbers forward leaves for backward; H counts all heads, those of all gates."""
+    """How many float32 numbers forward leaves for backward beside the copies; H counts all heads, those of all gates."""
     if K > LARGEST:
-        return delta_sequential.trace_size(B, T, H, K, V)
-    inverses, copies = delta_chunk.trace_size(B, T, H, K, V, dtype, delta=True)
+        return 0
     # 1 from SHORTEST steps on and 0 before, without a question that would split the compiled cases
     chunks = T // SHORTEST
-    return 2 * chunks // (chunks + 1) * inverses + copies
+    return 2 * chunks // (chunks + 1) * delta_chunk.trace_size(B, T, H, K, V, dtype)
 
 
 def forward(
@@ -50,9 +49,8 @@ def forward(
     phi: str = "identity",
     sigmoid: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y, the final state, no checkpoints, and the trace."""
-    y, W, trace = _form(q, v).forward(q, k, v, beta, state, reset, keep, phi, sigmoid)
-    return y, W, state.new_empty(len(state), 0, *state.shape[1:]), trace
+    """y, the final state, copies of the state, and the trace."""
+    return _form(q, v).forward(q, k, v, beta, state, reset, keep, phi, sigmoid)
 
 
 def backward(
@@ -71,4 +69,4 @@ def backward(
     out: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, beta, into `out` where given, and of the first state."""
-    return _form(q, v).backward(dy, dstate, q, k, v, beta, reset, trace, phi, sigmoid, out)
+    return _form(q, v).backward(dy, dstate, q, k, v, beta, reset, starts, trace, phi, sigmoid, out)

@@ -8,7 +8,7 @@ Inside a chunk everything is a product of small matrices (the WY form, derived i
 Heads of up to 32 take chunks of 16 steps (delta_small.py), larger ones chunks of 64 and a backward pass in two launches
 (delta_parallel.py). (I + L)^-1 does not depend on W: for large heads a launch of its own prepares it for all chunks at once.
 
-Forward leaves in `trace` the inverses, (B H N C C), and then W at the start of every chunk or every few, (B N H V K).
+Forward leaves in `starts` W at the start of every chunk or every few, (B N H V K), and in `trace` the inverses, (B H N C C).
 q and k are mapped by φ (`phi`) and beta by a sigmoid inside the kernels, where asked for; gradients are then those of the raw
 inputs. q, k, v may be (B, T, H, G, d) and beta (B, T, H, G): then y is (B, T, H·G, V) and W (B, H·G, V, K).
 """
@@ -38,6 +38,7 @@ from rfwp.ops.gpu.delta_tiles import (
     store,
     written,
 )
+from rfwp.ops.gpu.layout import Sizes, Strides, output_strides, rate_strides, room, sizes_of, vector_strides
 from rfwp.ops.gpu.steps import flags
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -152,22 +153,23 @@ def _plan(K: int, V: int, dtype: torch.dtype, strict: bool) -> Plan:
     return Plan(64, BK, min(BV, 32), 4, 1, precision, parallel=True)
 
 
-def _sizes(p: Plan, B: int, T: int, H: int, K: int, V: int, delta: bool) -> tuple[int, int]:
-    """How many float32 numbers of a trace are inverses, and how many copies of W."""
-    N = -(-T // p.C)
-    inverses = B * H * N * (p.C * p.C // (2 if p.precision == "bf16" else 1)) if delta else 0
-    return inverses, B * -(-N // p.every) * H * V * K
+def _inverses(p: Plan, B: int, T: int, H: int, delta: bool) -> int:
+    """How many float32 numbers all inverses take."""
+    return B * H * -(-T // p.C) * (p.C * p.C // (2 if p.precision == "bf16" else 1)) if delta else 0
 
 
-def trace_size(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, delta: bool) -> tuple[int, int]:
-    """Of the inverses and of the copies of W; H counts all heads, those of all gates."""
-    return _sizes(plan(int(K), int(V), dtype), B, T, H, K, V, delta)
+def _copies(p: Plan, T: int) -> int:
+    return -(-T // (p.C * p.every))
 
 
-def _split(trace: Tensor, p: Plan, inverses: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The inverses and the copies of W in a trace."""
-    X, starts = trace[:inverses], trace[inverses:]
-    return (X.view(torch.bfloat16) if p.precision == "bf16" else X), starts.view(shape)
+def checkpoints(T: int, K: int, V: int, dtype: torch.dtype) -> int:
+    """Copies of W that forward leaves."""
+    return _copies(plan(int(K), int(V), dtype), T)
+
+
+def trace_size(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype) -> int:
+    """Of the inverses; H counts all heads, those of all gates."""
+    return _inverses(plan(int(K), int(V), dtype), B, T, H, delta=True)
 
 
 def _meta(p: Plan, K: int, V: int, G: int, delta: bool, reset: Tensor | None, phi: str, sigmoid: bool) -> dict[str, Any]:
@@ -177,20 +179,14 @@ def _meta(p: Plan, K: int, V: int, G: int, delta: bool, reset: Tensor | None, ph
     }  # fmt: skip
 
 
-def _prepare(k: Tensor, beta: Tensor, reset: Tensor, X: Tensor, meta: dict[str, Any], p: Plan) -> None:
+def _prepare(k: Tensor, beta: Tensor, reset: Tensor, X: Tensor, sizes: Sizes, meta: dict[str, Any], p: Plan) -> None:
     """(I + L)^-1 of every chunk. It is small and everything rests on it: in float32, but for bf16 products."""
-    B, T, H, G, _ = k.shape
-    N = -(-T // p.C)
+    N = -(-sizes.T // p.C)
     shared = {name: meta[name] for name in ("K", "BK", "G", "MAP", "SIGMOID", "RESET", "P")}
-    _prepare_kernel[(B * H * G * N,)](
-        k, beta, reset, X, T, N, H * G, k.stride(), beta.stride(), C=p.C,
+    _prepare_kernel[(sizes.B * sizes.H * N,)](
+        k, beta, reset, X, sizes.T, N, sizes.H, vector_strides(k), rate_strides(beta), C=p.C,
         PX="tf32" if p.precision == "bf16" else "tf32x3", num_warps=1 if p.C == 16 else 4, **shared,
     )  # fmt: skip
-
-
-def _gates(x: Tensor) -> Tensor:
-    """Heads in two levels: (B T H d) as (B T H 1 d), and a rate (B T H) as (B T H 1)."""
-    return x.unsqueeze(3)
 
 
 def forward(
@@ -204,54 +200,61 @@ def forward(
     phi: str = "identity",
     sigmoid: bool = False,
     p: Plan | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the final W, and the trace. Without beta the rule is the sum."""
-    if q.dim() == 4:
-        q, k, v, beta = _gates(q), _gates(k), _gates(v), None if beta is None else _gates(beta)
-    B, T, H, G, K, V = *q.shape, v.shape[-1]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """y, the final W, copies of W, and the trace. Without beta the rule is the sum."""
+    sizes = B, T, H, G, K, V = sizes_of(q, v)
     p = p or plan(K, V, q.dtype)
     N, nV, delta = -(-T // p.C), -(-V // p.BV), beta is not None
     W = W.contiguous()
-    y, W_T = v.new_empty(B, T, H * G, V), torch.empty_like(W)
-    inverses, copies = _sizes(p, B, T, H * G, K, V, delta)
-    trace = W.new_empty(inverses + copies if keep else 0)
-    shape = (B, -(-N // p.every) if keep else 0, H * G, V, K)
+    y, W_T = v.new_empty(B, T, H, V), torch.empty_like(W)
+    starts = W.new_empty(B, _copies(p, T) if keep else 0, H, V, K)
+    inverses = _inverses(p, B, T, H, delta)
+    trace = W.new_empty(inverses if keep else 0)
     # without a trace the inverses of a launch of their own still need a place
-    X, starts = _split(trace if keep else W.new_empty(inverses if p.ready else 0), p, inverses if keep or p.ready else 0, shape)
-    rate, flag, meta = k[..., 0] if beta is None else beta, flags(reset, q), _meta(p, K, V, G, delta, reset, phi, sigmoid)
-    strides = *(x.stride() for x in (q, k, v, rate)), y.unflatten(2, (H, G)).stride()
-    tensors = q, k, v, rate, X, W, flag, y, W_T, starts, T, N, H * G, nV, *strides
+    X = _typed(trace if keep or not p.ready else W.new_empty(inverses), p)
+    flag, meta = flags(reset, q), _meta(p, K, V, G, delta, reset, phi, sigmoid)
+    # the sum rule has no rate: any pointer will do
+    rate, rate_s = (k, vector_strides(k)[:4]) if beta is None else (beta, rate_strides(beta))
+    strides = vector_strides(q), vector_strides(k), vector_strides(v), rate_s, output_strides(y, G)
+    tensors = q, k, v, rate, X, W, flag, y, W_T, starts, T, N, H, nV, *strides
     with torch.cuda.device_of(q):
         if delta and p.ready:
-            _prepare(k, rate, flag, X, meta, p)
+            _prepare(k, rate, flag, X, sizes, meta, p)
         if p.C == 16:
-            delta_small.forward_kernel[(B * H * G * nV,)](*tensors, EVERY=p.every, READY=p.ready, KEEP=keep, **meta)
+            delta_small.forward_kernel[(B * H * nV,)](*tensors, EVERY=p.every, READY=p.ready, KEEP=keep, **meta)
         else:
             assert p.ready and p.every == 1
-            _forward_kernel[(B * H * G * nV,)](*tensors, C=p.C, KEEP=keep, **meta)
-    return y, W_T, trace
+            _forward_kernel[(B * H * nV,)](*tensors, C=p.C, KEEP=keep, **meta)
+    return y, W_T, starts, trace
 
 
 def _restarted(
-    k: Tensor, v: Tensor, rate: Tensor, X: Tensor, flag: Tensor, starts: Tensor, meta: dict[str, Any], p: Plan
-) -> Tensor:
-    """W at the start of every chunk, (B N H V K): made from the copies where those are fewer."""
+    k: Tensor, v: Tensor, rate: Tensor, X: Tensor, flag: Tensor, starts: Tensor, strides: Strides, sizes: Sizes,
+    meta: dict[str, Any], p: Plan,
+) -> Tensor:  # fmt: skip
+    """W at the start of every chunk, (B N H V K): made from the copies where those are fewer. `strides` are of k, v and rate."""
     if p.every == 1:
         return starts
     assert p.C == 16
-    B, stretches, H, V, K = starts.shape
-    T, N, nV = k.shape[1], -(-k.shape[1] // p.C), -(-V // p.BV)
+    B, T, H, _, K, V = sizes
+    N, nV = -(-T // p.C), -(-V // p.BV)
     chunks = starts.new_empty(B, N, H, V, K)
-    delta_small.restart_kernel[(B * H * nV * stretches,)](
-        k, v, rate, X, flag, starts, chunks, T, N, H, nV, k.stride(), v.stride(), rate.stride(), EVERY=p.every, **meta
+    delta_small.restart_kernel[(B * H * nV * -(-N // p.every),)](
+        k, v, rate, X, flag, starts, chunks, T, N, H, nV, *strides, EVERY=p.every, **meta
     )
     return chunks
 
 
-def _plan_of(trace: Tensor, B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, delta: bool) -> Plan:
+def _plan_of(starts: Tensor, trace: Tensor, sizes: Sizes, dtype: torch.dtype, delta: bool) -> Plan:
     """The plan that forward had: torch's precision of matrix products may have been changed in between."""
+    B, T, H, _, K, V = sizes
+    kept = starts.shape[1], trace.shape[0]
     plans = (plan(K, V, dtype, strict) for strict in (None, False, True))
-    return next(p for p in plans if sum(_sizes(p, B, T, H, K, V, delta)) == trace.numel())
+    return next(p for p in plans if (_copies(p, T), _inverses(p, B, T, H, delta)) == kept)
+
+
+def _typed(trace: Tensor, p: Plan) -> Tensor:
+    return trace.view(torch.bfloat16) if p.precision == "bf16" else trace
 
 
 def backward(
@@ -262,6 +265,7 @@ def backward(
     v: Tensor,
     beta: Tensor | None,
     reset: Tensor | None,
+    starts: Tensor,
     trace: Tensor,
     phi: str = "identity",
     sigmoid: bool = False,
@@ -269,26 +273,24 @@ def backward(
     p: Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, beta (empty without beta) and the first W; the first four into `out`, where given."""
-    rate = k[..., 0] if beta is None else beta
-    empty = rate.new_empty((0,) if beta is None else rate.shape)
-    gradients = out or (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), empty)
-    views = q, k, v, rate, *gradients[:3], rate if beta is None else gradients[3]
-    q, k, v, rate, dq, dk, dv, dbeta = (_gates(x) for x in views) if q.dim() == 4 else views
-    B, T, H, G, K, V, delta = *q.shape, v.shape[-1], beta is not None
-    p = p or _plan_of(trace, B, T, H * G, K, V, q.dtype, delta)
-    N, dy = -(-T // p.C), dy.unflatten(2, (H, G))
-    X, starts = _split(trace, p, _sizes(p, B, T, H * G, K, V, delta)[0], (B, -(-N // p.every), H * G, V, K))
-    dW_T, dW = dW_T.contiguous(), torch.empty_like(dW_T, memory_format=torch.contiguous_format)
+    sizes = B, T, H, G, K, V = sizes_of(q, v)
+    delta = beta is not None
+    p = p or _plan_of(starts, trace, sizes, q.dtype, delta)
+    dq, dk, dv, dbeta = out or (room(q), room(k), room(v), k.new_empty(0) if beta is None else room(beta))
+    # the sum rule has no rate: any pointer will do
+    rate, rate_s = (k, (*k.stride()[:3], 1)) if beta is None else (beta, rate_strides(beta))
+    drate, drate_s = (rate, rate_s) if beta is None else (dbeta, rate_strides(dbeta))
+    X, dW_T, dW = _typed(trace, p), dW_T.contiguous(), room(dW_T)
     flag, meta = flags(reset, q), _meta(p, K, V, G, delta, reset, phi, sigmoid)
+    q_s, k_s, v_s = vector_strides(q), vector_strides(k), vector_strides(v)
+    strides = output_strides(dy, G), q_s, k_s, v_s, rate_s, vector_strides(dq), vector_strides(dk), vector_strides(dv), drate_s
     with torch.cuda.device_of(q):
-        starts = _restarted(k, v, rate, X, flag, starts, meta, p)
+        starts = _restarted(k, v, rate, X, flag, starts, (k_s, v_s, rate_s), sizes, meta, p)
+        tensors = dy, dW_T, q, k, v, rate, X, flag, starts, dq, dk, dv, drate, dW
         if p.parallel:
-            backward_kernels(dy, dW_T, q, k, v, rate, X, flag, starts, dq, dk, dv, dbeta, dW, {**meta, "C": p.C})
+            backward_kernels(*tensors, strides, sizes, {**meta, "C": p.C})
         else:
             # what a program stores must be complete: all values of a head in one
             assert p.C == 16 and p.BV >= V
-            delta_small.backward_kernel[(B * H * G,)](
-                dy, dW_T, q, k, v, rate, X, flag, starts, dq, dk, dv, dbeta, dW, T, N, H * G,
-                *(x.stride() for x in (dy, q, k, v, rate, dq, dk, dv, dbeta)), **meta,
-            )  # fmt: skip
-    return gradients[0], gradients[1], gradients[2], gradients[3], dW
+            delta_small.backward_kernel[(B * H,)](*tensors, T, -(-T // p.C), H, *strides, **meta)
+    return dq, dk, dv, dbeta, dW

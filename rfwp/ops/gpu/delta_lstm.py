@@ -8,6 +8,7 @@ Forward leaves of every step s, and of the gates k, r = v - R_{t-1} k, beta, u, 
 anew from the checkpoint of every segment.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -350,7 +351,7 @@ def forward(
     trace = R.new_empty(trace_size(B, T, H, V, version) if keep else 0)
     states = R.contiguous(), y0.contiguous(), c0.contiguous()
     z, k, v = unit_stride(z), unit_stride(k), unit_stride(v)
-    with steps.device_of(z):
+    with torch.cuda.device_of(z):
         _run[(B * H,)](
             z, k, v, beta, *states, steps.flags(reset, R), y, *finals, *saved, trace,
             *bthg(z), *bthg(k), *bthg(v), *bthg(beta), H, T, segments(T),
@@ -389,7 +390,7 @@ def backward(
     dR, dy0, dc0 = R.new_empty(B, H, 3, V, V), R.new_empty(B, H, V), R.new_empty(B, H, V)
     dy = unit_stride(dy)
     arriving = dR_T.contiguous(), dy_T.contiguous(), dc_T.contiguous()
-    with steps.device_of(z):
+    with torch.cuda.device_of(z):
         _back[(B * H,)](
             dy, *arriving, steps.flags(reset, R), ckR, trace, dz, dk, dv, dbeta, dR, dy0, dc0,
             *bthg(dz), *bthg(dk), *bthg(dv), *bthg(dbeta), *bth(dy), H, T, segments(T),

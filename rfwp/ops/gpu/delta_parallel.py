@@ -29,6 +29,7 @@ from rfwp.ops.gpu.delta_tiles import (
     store_rate,
     written,
 )
+from rfwp.ops.gpu.layout import Sizes, Strides, room, vector_strides
 
 
 @triton.jit(do_not_specialize=["T", "N", "H", "nV"])
@@ -145,19 +146,21 @@ def backward_kernels(
     dv: Tensor,
     dbeta: Tensor,
     dW: Tensor,
+    strides: Strides,
+    sizes: Sizes,
     meta: dict[str, Any],
 ) -> None:
-    """Fills dq, dk, dv, dbeta and dW; `starts` is W at the start of every chunk."""
-    B, N, H, _, _ = starts.shape
-    T, nV = q.shape[1], -(-meta["V"] // meta["BV"])
+    """Fills dq, dk, dv, dbeta and dW; `starts` is W at the start of every chunk, `strides` are of dy, q, k, v, beta, dq, …"""
+    B, T, H, _, _, V = sizes
+    N, nV = -(-T // meta["C"]), -(-V // meta["BV"])
     # what the products round to bf16 anyway is kept so; the sum rule has no X, its dX is dV
     ends = torch.empty_like(starts, dtype=torch.bfloat16 if meta["P"] == "bf16" else torch.float32)
-    dX = v.new_empty(v.shape) if meta["DELTA"] else dv
+    dX = room(v) if meta["DELTA"] else dv
+    dy_s, q_s, k_s, v_s, beta_s, dX_s = *strides[:5], vector_strides(dX)
     _walk_kernel[(B * H * nV,)](
-        dy, dW_T, q, k, beta, X, reset, ends, dX, dW, T, N, H, nV,
-        dy.stride(), q.stride(), k.stride(), beta.stride(), dX.stride(), **meta,
+        dy, dW_T, q, k, beta, X, reset, ends, dX, dW, T, N, H, nV, dy_s, q_s, k_s, beta_s, dX_s, **meta,
     )  # fmt: skip
     _chunks_kernel[(B * H * N,)](
         dy, q, k, v, beta, X, reset, starts, ends, dX, dq, dk, dv, dbeta, T, N, H,
-        *(x.stride() for x in (dy, q, k, v, beta, dX, dq, dk, dv, dbeta)), **meta,
+        dy_s, q_s, k_s, v_s, beta_s, dX_s, *strides[5:], **meta,
     )  # fmt: skip

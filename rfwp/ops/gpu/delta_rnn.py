@@ -7,6 +7,7 @@ Forward leaves s, k, r = v - R_{t-1} k, beta (and y, version A) of every step in
 the last step to the first, which undoes R_t = R_{t-1} + beta r ⊗ k and starts anew from the checkpoint of every segment.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -245,7 +246,7 @@ def forward(
     saved = R.new_empty(B, N, H, V, V), R.new_empty(B, N, H, V)
     trace = R.new_empty(trace_size(B, T, H, V, version) if keep else 0)
     z, k, v = unit_stride(z), unit_stride(k), unit_stride(v)
-    with steps.device_of(z):
+    with torch.cuda.device_of(z):
         _run[(B * H,)](
             z, k, v, beta, R.contiguous(), y0.contiguous(), steps.flags(reset, R), y, *finals, *saved, trace,
             *bth(z), *bth(k), *bth(v), *bth(beta), H, T, segments(T),
@@ -280,7 +281,7 @@ def backward(
     dz, dk, dv, dbeta = steps.gradients_like((z, k, v, beta), out)
     dR, dy0 = R.new_empty(B, H, V, V), R.new_empty(B, H, V)
     dy = unit_stride(dy)
-    with steps.device_of(z):
+    with torch.cuda.device_of(z):
         _back[(B * H,)](
             dy, dR_T.contiguous(), dy_T.contiguous(), steps.flags(reset, R), ckR, trace, dz, dk, dv, dbeta, dR, dy0,
             *bth(dz), *bth(dk), *bth(dv), *bth(dbeta), *bth(dy), H, T, segments(T),

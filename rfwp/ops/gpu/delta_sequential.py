@@ -14,6 +14,7 @@ from torch import Tensor
 from rfwp.fwp.maps import MAPS
 from rfwp.ops.gpu.delta_chunk import SEGMENT, Gradients
 from rfwp.ops.gpu.delta_tiles import head, mapped, matrix, rate
+from rfwp.ops.gpu.layout import output_strides, rate_strides, room, sizes_of, vector_strides
 from rfwp.ops.gpu.steps import flags
 
 
@@ -153,9 +154,9 @@ def _blocks(K: int, V: int) -> tuple[int, int, int]:
     return BK, BV, max(1, min(4, BK * BV // 512))
 
 
-def trace_size(B: int, T: int, H: int, K: int, V: int) -> int:
+def checkpoints(T: int) -> int:
     """W at the start of every segment."""
-    return B * -(-T // SEGMENT) * H * V * K
+    return -(-T // SEGMENT)
 
 
 def forward(
@@ -168,23 +169,22 @@ def forward(
     keep: bool,
     phi: str = "identity",
     sigmoid: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the final W, and the trace: W at the start of every segment."""
-    if q.dim() == 4:
-        q, k, v, beta = (x.unsqueeze(3) for x in (q, k, v, beta))
-    B, T, H, G, K, V = *q.shape, v.shape[-1]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """y, the final W, W at the start of every segment, and an empty trace."""
+    B, T, H, G, K, V = sizes_of(q, v)
     BK, BV, warps = _blocks(K, V)
     nV = -(-V // BV)
     W = W.contiguous()
-    y, W_T = v.new_empty(B, T, H * G, V), torch.empty_like(W)
-    trace = W.new_empty(trace_size(B, T, H * G, K, V) if keep else 0)
+    y, W_T = v.new_empty(B, T, H, V), torch.empty_like(W)
+    starts = W.new_empty(B, checkpoints(T) if keep else 0, H, V, K)
     with torch.cuda.device_of(q):
-        _forward_kernel[(B * H * G * nV,)](
-            q, k, v, beta, W, flags(reset, q), y, W_T, trace, T, H * G, nV, *(x.stride() for x in (q, k, v, beta)),
+        _forward_kernel[(B * H * nV,)](
+            q, k, v, beta, W, flags(reset, q), y, W_T, starts, T, H, nV,
+            vector_strides(q), vector_strides(k), vector_strides(v), rate_strides(beta),
             K=K, V=V, BK=BK, BV=BV, G=G, SEGMENT=SEGMENT, MAP=phi, SIGMOID=sigmoid, RESET=reset is not None, KEEP=keep,
             num_warps=warps,
         )  # fmt: skip
-    return y, W_T, trace
+    return y, W_T, starts, W.new_empty(0)
 
 
 def backward(
@@ -195,38 +195,33 @@ def backward(
     v: Tensor,
     beta: Tensor,
     reset: Tensor | None,
+    starts: Tensor,
     trace: Tensor,
     phi: str = "identity",
     sigmoid: bool = False,
     out: Gradients | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, beta and the first W; the first four into `out`, where given."""
-    inputs = q, k, v, beta
-    if q.dim() == 4:
-        q, k, v, beta = (x.unsqueeze(3) for x in inputs)
-    B, T, H, G, K, V = *q.shape, v.shape[-1]
+    B, T, H, G, K, V = sizes_of(q, v)
     BK, BV, warps = _blocks(K, V)
     nV = -(-V // BV)
     # one part for every block of values, and only their sum goes through φ: both after the kernel, a few steps being the rule
     parts = q.dtype if nV == 1 and phi == "identity" and not sigmoid else torch.float32
-    dq, dk = (q.new_empty(nV, B, T, H * G, K, dtype=parts) for _ in range(2))
-    dbeta = q.new_empty(nV, B, T, H * G, dtype=parts)
-    dv, r = v.new_empty(B, T, H * G, V), trace.new_empty(B, T, H * G, V)
-    dW = torch.empty_like(dW_T, memory_format=torch.contiguous_format)
-    dy = dy.unflatten(2, (H, G))
+    dq, dk = (q.new_empty(nV, B, T, H, K, dtype=parts) for _ in range(2))
+    dbeta = q.new_empty(nV, B, T, H, dtype=parts)
+    dv, r, dW = room(v), starts.new_empty(B, T, H, V), room(dW_T)
     with torch.cuda.device_of(q):
-        _backward_kernel[(B * H * G * nV,)](
-            dy, dW_T.contiguous(), q, k, v, beta, flags(reset, q), trace, r, dq, dk, dv, dbeta, dW, T, H * G, nV, B * T * H * G,
-            *(x.stride() for x in (dy, q, k, v, beta)),
+        _backward_kernel[(B * H * nV,)](
+            dy, dW_T.contiguous(), q, k, v, beta, flags(reset, q), starts, r, dq, dk, dv, dbeta, dW, T, H, nV, B * T * H,
+            output_strides(dy, G), vector_strides(q), vector_strides(k), vector_strides(v), rate_strides(beta),
             K=K, V=V, BK=BK, BV=BV, G=G, SEGMENT=SEGMENT, MAP=phi, SIGMOID=sigmoid, RESET=reset is not None, num_warps=warps,
         )  # fmt: skip
     sums = [x.sum(0) if nV > 1 else x[0] for x in (dq, dk, dbeta)]
-    dq, dk, dbeta = (x.view(like.shape) for x, like in zip(sums, (inputs[0], inputs[1], inputs[3]), strict=True))
-    dq, dk = _raw_gradient(phi, inputs[0], dq), _raw_gradient(phi, inputs[1], dk)
+    dq, dk, dbeta = (x.view(like.shape) for x, like in zip(sums, (q, k, beta), strict=True))
+    dq, dk = _raw_gradient(phi, q, dq), _raw_gradient(phi, k, dk)
     if sigmoid:
-        rate = inputs[3].float().sigmoid()
+        rate = beta.float().sigmoid()
         dbeta = dbeta * rate * (1 - rate)
-    dv = dv.view(inputs[2].shape)
     if out is None:
         return dq.to(q.dtype), dk.to(q.dtype), dv, dbeta.to(q.dtype), dW
     for x, place in zip((dq, dk, dv, dbeta), out, strict=True):

@@ -305,7 +305,8 @@ def _back(
 
 def _heads(R: Sequence[Tensor]) -> tuple[list[Tensor], list[int]]:
     """The R matrices, slices of one parameter as they are, and the strides of their heads."""
-    matrices = [x if x[0].is_contiguous() else x.contiguous() for x in R]
+    # (K, V), (V, V) or (V) of a head, contiguous
+    matrices = [x if x.stride()[1:] == (x.shape[-1], 1)[3 - x.dim() :] else x.contiguous() for x in R]
     return matrices, [x.stride(0) for x in matrices]
 
 
@@ -333,15 +334,15 @@ def forward(
     R, heads = _heads((R_q, R_k, R_v, R_beta))
     states = W.contiguous(), y0.contiguous()
     q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
-    with steps.device_of(q):
+    arguments = (
+        q, k, v, beta, *R, *states, steps.flags(reset, W), y, *finals, *saved, trace,
+        *bth(q), *bth(k), *bth(v), *bth(beta), *heads, H, T, segments(T),
+        K, V, DK, DV, _row(K, V), steps.SEGMENT, steps.AHEAD, keep, reset is not None, steps.unroll(max(DK, DV)),
+    )  # fmt: skip
+    with torch.cuda.device_of(q):
         # a branch inside the loop would cost more than a second launch, of programs that mostly end at once
         for exact in (False, True):
-            _run[(B * H,)](
-                q, k, v, beta, *R, *states, steps.flags(reset, W), y, *finals, *saved, trace,
-                *bth(q), *bth(k), *bth(v), *bth(beta), *heads, H, T, segments(T),
-                K, V, DK, DV, _row(K, V), steps.SEGMENT, steps.AHEAD, keep, reset is not None, steps.unroll(max(DK, DV)), exact,
-                **steps.options(FORWARD_WARPS, max(DK, DV)),
-            )  # fmt: skip
+            _run[(B * H,)](*arguments, exact, **steps.options(FORWARD_WARPS, max(DK, DV)))
     return y, *finals, *saved, trace
 
 
@@ -377,7 +378,7 @@ def backward(
     dW, dy0 = W.new_empty(B, H, V, K), W.new_empty(B, H, V)
     dy = unit_stride(dy)
     fuse = max(DK, DV) <= FUSED
-    with steps.device_of(q):
+    with torch.cuda.device_of(q):
         _back[(B * H,)](
             dy, dW_T.contiguous(), dy_T.contiguous(), *R, steps.flags(reset, W), ckW, trace, dq, dk, dv, dbeta, dR, dW, dy0,
             *bth(dq), *bth(dk), *bth(dv), *bth(dbeta), *bth(dy), *heads, H, T, segments(T),

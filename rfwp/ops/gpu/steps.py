@@ -6,12 +6,14 @@ matrix, its transpose and writing to it need no exchange of layouts between thre
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from rfwp.ops.gpu.layout import room
 
 SEGMENT = 32
 """Steps between two checkpoints: T · d² / SEGMENT of memory, and the longest stretch over which W is walked backwards."""
@@ -42,31 +44,27 @@ def unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def bth(x: Tensor) -> tuple[int, int, int]:
+def bth(x: Tensor) -> tuple[int, ...]:
     """Strides of B, T and H."""
-    return x.stride(0), x.stride(1), x.stride(2)
+    return x.stride()[:3]
 
 
-def bthg(x: Tensor) -> tuple[int, int, int, int]:
+def bthg(x: Tensor) -> tuple[int, ...]:
     """Strides of B, T, H and the gates."""
-    return x.stride(0), x.stride(1), x.stride(2), x.stride(3)
+    return x.stride()[:4]
 
 
 def gradients_like(inputs: Sequence[Tensor], out: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
     """Where the gradients of the inputs go: into `out`, views with any strides but the last, or into new tensors."""
     if out is None:
-        return tuple(x.new_empty(x.shape) for x in inputs)
+        return tuple(room(x) for x in inputs)
     assert all(o.shape == x.shape for o, x in zip(out, inputs, strict=True))
     assert all(o.stride(-1) == 1 or o.shape[-1] == 1 for o in out[:-1])
     return tuple(out)
 
 
-def device_of(x: Tensor) -> AbstractContextManager[object]:
-    """Kernels launch on the current device: make it that of x."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
-
-
-def options(table: Sequence[tuple[int, int]], size: int) -> dict[str, int]:
+@cache
+def options(table: tuple[tuple[int, int], ...], size: int) -> dict[str, int]:
     """Launch options for tiles of size × size, from pairs (largest size, warps a program).
 
     All registers are offered: left alone, ptxas saves them for more programs on a multiprocessor than there are, and lets

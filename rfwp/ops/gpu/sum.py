@@ -4,18 +4,18 @@ import torch
 from torch import Tensor
 
 from rfwp.ops.gpu import delta_chunk
-from rfwp.ops.gpu.delta import checkpoints as checkpoints
+from rfwp.ops.gpu.delta_chunk import checkpoints as checkpoints
 
 
 def trace_size(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype) -> int:
-    return delta_chunk.trace_size(B, T, H, K, V, dtype, delta=False)[1]
+    """There is nothing to keep beside copies of the state."""
+    return 0
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, reset: Tensor | None, keep: bool, phi: str = "identity"
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    y, W, trace = delta_chunk.forward(q, k, v, None, state, reset, keep, phi)
-    return y, W, state.new_empty(len(state), 0, *state.shape[1:]), trace
+    return delta_chunk.forward(q, k, v, None, state, reset, keep, phi)
 
 
 def backward(
@@ -33,5 +33,5 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, into `out` where given, and of the first state."""
     into = None if out is None else (*out, out[0])
-    dq, dk, dv, _, dW = delta_chunk.backward(dy, dstate, q, k, v, None, reset, trace, phi, out=into)
+    dq, dk, dv, _, dW = delta_chunk.backward(dy, dstate, q, k, v, None, reset, starts, trace, phi, out=into)
     return dq, dk, dv, dW

@@ -1,6 +1,7 @@
 """Run as a program: compile for an H100 every kernel that the ops launch on small inputs, without a GPU; print their names.
 
-What the interpreter cannot see shows here: types and layouts that do not compile, and registers that do not suffice.
+What the interpreter cannot see shows here: types and layouts that do not compile, registers that do not suffice, and some
+faults of the compiler.
 """
 
 import re
@@ -18,6 +19,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 from rfwp.bench.contenders import OPS, example
 from rfwp.bench.shapes import OpShape
 from rfwp.ops import gpu
+from tests.ops.gpu.uniform_registers import unset
 
 TARGET = GPUTarget("cuda", 90, 32)
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -32,17 +34,22 @@ def compile_instead(self: JITFunction, *args: object, grid: object, warmup: bool
     parsed, signature, constants, attributes = self._pack_args(backend, settings, bound, specialised, given)
     source = ASTSource(self, signature, constants, attributes)
     kernel = triton.compile(source, target=TARGET, options=parsed.__dict__)
-    module, bytes_ = self.fn.__module__.rpartition(".")[2], spilled(kernel.asm["cubin"])
-    sys.stdout.write(f"{module} {self.fn.__name__} spilled bytes: {bytes_}\n")
+    module, code = self.fn.__module__.rpartition(".")[2], kernel.asm["cubin"]
+    sys.stdout.write(f"{module} {self.fn.__name__} spilled bytes: {spilled(code)}\n")
+    for instruction in unset(dumped(code, "-sass")):
+        sys.stdout.write(f"{module} {self.fn.__name__} reads what was not written: {instruction}\n")
 
 
 def spilled(code: bytes) -> int:
     """Bytes of a thread's registers that live in memory."""
+    return int(re.search(r"STACK:(\d+)", dumped(code, "--dump-resource-usage")).group(1))
+
+
+def dumped(code: bytes, what: str) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code)
         file.flush()
-        usage = subprocess.run([CUOBJDUMP, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
-    return int(re.search(r"STACK:(\d+)", usage.stdout).group(1))
+        return subprocess.run([CUOBJDUMP, what, file.name], capture_output=True, text=True, check=True).stdout
 
 
 def main(op: str, d: int, dtype: torch.dtype) -> None:
@@ -57,6 +64,20 @@ def main(op: str, d: int, dtype: torch.dtype) -> None:
     module.backward(torch.zeros_like(y), *final, *inputs, *state, None, *known, *kept, *options)
 
 
+def attention(d: int, dtype: torch.dtype) -> None:
+    """Its three kernels, with dropout."""
+    JITFunction.run = compile_instead
+    torch.set_float32_matmul_precision("high")
+    u = torch.zeros(2, 40, 3, 16, d, dtype=dtype)
+    seed, (q, k, v) = torch.zeros(1, dtype=torch.int64), u.unbind(2)
+    y, lse = gpu.OPS["attention"].forward(q, k, v, seed, True, 0.125)
+    gpu.OPS["attention"].backward(torch.zeros_like(y), q, k, v, seed, y, lse, 0.125, torch.zeros_like(u).unbind(2))
+
+
 if __name__ == "__main__":
-    assert sys.argv[1] in OPS
-    main(sys.argv[1], int(sys.argv[2]), getattr(torch, sys.argv[3]))
+    op, d, dtype = sys.argv[1], int(sys.argv[2]), getattr(torch, sys.argv[3])
+    if op == "attention":
+        attention(d, dtype)
+    else:
+        assert op in OPS
+        main(op, d, dtype)
