@@ -22,7 +22,6 @@ from rfwp.tasks.atari import PAPER_GAMES
 from rfwp.train.log import Log
 from rfwp.train.options import TrainOptions
 
-TABLE = "atari"
 LARGE = "rdn-large"
 TEST_SECONDS = 60.0
 """Of the test at the end, which is no part of a run's seconds."""

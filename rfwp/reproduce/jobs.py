@@ -30,6 +30,9 @@ from rfwp.report.records import Run, same_run
 AnyConfig = RunConfig | LanguageRunConfig
 Change = Callable[[Any], AnyConfig]
 
+AGENTS = "atari"
+"""The one table whose runs are not of sequences: rfwp.reproduce.agents makes its jobs."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -78,7 +81,7 @@ def chosen_presets(table: str, models: Sequence[str] = ()) -> list[str]:
     known["wiki-28m"] = list(WIKI_28M)
     known["all"] = [preset for found in by_table.values() for preset in found]
     if table not in known:
-        raise unknown("table", table, known)
+        raise unknown("table", table, [*known, AGENTS])
     names = {preset.split("/")[1] for preset in known[table]}
     for model in models:
         if model not in names:

@@ -12,7 +12,7 @@ from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.lm.changes import changed as change_language
 from rfwp.report.records import read_runs
 from rfwp.reproduce import agents
-from rfwp.reproduce.jobs import Change, Costs, Job, chosen_presets, make_jobs, missing
+from rfwp.reproduce.jobs import AGENTS, Change, Costs, Job, chosen_presets, make_jobs, missing
 from rfwp.reproduce.options import ReproduceOptions
 from rfwp.reproduce.process import Process
 from rfwp.reproduce.schedule import Budget, Outcome, Scheduler, Worker
@@ -38,7 +38,7 @@ def make_plan(options: ReproduceOptions) -> Plan:
         raise InvalidInput(f"jobs={options.jobs}; use at least 1")
     if options.budget_seconds is not None and not options.budget_seconds > 0:
         raise InvalidInput(f"budget-seconds={options.budget_seconds}; use a positive number, or leave it away")
-    if options.table == agents.TABLE:
+    if options.table == AGENTS:
         return _agents_plan(options)
     if options.games:
         raise InvalidInput("--games is for atari: rfwp reproduce atari --games pong seaquest")

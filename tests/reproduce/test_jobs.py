@@ -33,7 +33,7 @@ def test_table_2_has_the_24_printed_models_and_a_table_of_presets_all_of_its_own
     [
         ("tabel-2", (), "unknown table 'tabel-2'; did you mean 'table-2'"),
         ("table-1", (), "unknown table 'table-1'"),
-        ("lm", (), "unknown table 'lm'"),
+        ("atarii", (), "unknown table 'atarii'; did you mean 'atari'"),
         ("listops-10", ("delta_rnn",), "unknown model of listops-10 'delta_rnn'; did you mean 'delta-rnn'"),
     ],
 )
