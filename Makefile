@@ -35,7 +35,7 @@ browser-tests: setup
 	then $(BIN)/pytest -m browser tests/play tests/report tests/test_docs_browser.py || $(BIN)/pytest -m browser tests/play tests/report tests/test_docs_browser.py --last-failed; \
 	else echo "browser tests were left out"; fi
 
-# pictures of the local web page, of the models in RFWP_PLAY_MODELS if that is set
+# pictures of the local web page with the packaged model, or with the models in RFWP_PLAY_MODELS
 screenshots: setup
 	mkdir -p docs/images
 	RFWP_SCREENSHOTS=docs/images $(BIN)/pytest -m browser tests/play -k screenshots

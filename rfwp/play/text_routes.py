@@ -13,6 +13,7 @@ from starlette.routing import Route
 from rfwp.errors import InvalidInput
 from rfwp.play.asked import body, field, kept_trace, number, traces_of
 from rfwp.play.shown import CODE, LISTS
+from rfwp.play.telling import find_head
 from rfwp.play.traces import MOST_CHARACTERS, MOST_DEPTH, MOST_STATEMENTS, MOST_TOKENS, Kept, generate
 from rfwp.play.view import EXAMPLES, describe_difference, describe_model, describe_step, describe_trace, export_step
 from rfwp.trace import Trace
@@ -50,6 +51,12 @@ async def step(request: Request) -> Response:
     layers, heads = len(kept.steps.layers), kept.steps.layers[0].outputs.shape[1]
     place = _step(request, kept), number(request, "layer", 0, layers), number(request, "head", 0, heads)
     return JSONResponse(await run_in_threadpool(describe_step, kept, *place))
+
+
+async def telling(request: Request) -> Response:
+    """The head to look at."""
+    kept = kept_trace(request, request.path_params["key"])
+    return JSONResponse(await run_in_threadpool(find_head, kept, _step(request, kept)))
 
 
 async def export(request: Request) -> Response:
@@ -113,6 +120,7 @@ ROUTES = [
     Route("/api/continue", continue_text, methods=["POST"]),
     Route("/api/trace", read_text, methods=["POST"]),
     Route("/api/trace/{key}/step", step),
+    Route("/api/trace/{key}/telling", telling),
     Route("/api/trace/{key}/export", export),
     Route("/api/trace/{key}/cut", cut),
     Route("/api/trace/{key}/difference/{other}", difference),

@@ -68,6 +68,7 @@ def describe_trace(key: str, kept: Kept) -> dict[str, Any]:
         # one scale for all steps of a layer's matrix, so that colours keep their meaning
         "scales": [[scale(m.weights) for m in layer.matrices.values()] for layer in kept.steps.layers],
         "written": [_bytes(_largest_is_one(written(layer))) for layer in kept.steps.layers],
+        "strengths": [[_strengths(m) for m in layer.matrices.values()] for layer in kept.steps.layers],
     }
     if isinstance(kept.steps, Trace):
         return data | _describe_answers(kept.shown, kept.steps, kept.symbols)
@@ -189,6 +190,11 @@ def _export(matrix: MatrixTrace, t: int) -> dict[str, Any]:
 def written(layer: LayerTrace) -> Tensor:
     """‖W_t - W_{t-1}‖ over all matrices of a layer, (T, H)"""
     return sum((m.weights - m.before).square().sum((-1, -2)) for m in layer.matrices.values()).sqrt()  # type: ignore[union-attr]
+
+
+def _strengths(matrix: MatrixTrace) -> str | None:
+    """β of every step and head"""
+    return None if matrix.betas is None else _bytes(matrix.betas)
 
 
 def _largest_is_one(sizes: Tensor) -> Tensor:

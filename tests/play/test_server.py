@@ -1,5 +1,6 @@
 """The page's server: right numbers for the page, one line for a mistake, nothing for other sites."""
 
+import base64
 import json
 import re
 import signal
@@ -86,6 +87,8 @@ def test_trace_says_what_the_model_says(client, shown):
     assert data["variables"][-1] == {"x": 4, "y": 7}
     assert [m["name"] for m in data["matrices"]] == ["W", "R"]
     assert len(data["written"]) == data["layers"] == 2
+    sent = torch.tensor(list(base64.b64decode(data["strengths"][1][0]))).view(len(data["tokens"]), 2) / 255
+    torch.testing.assert_close(sent, steps.layers[1].matrices["W"].betas, atol=1 / 255, rtol=0)
 
 
 def test_trace_of_a_list_has_its_nesting(client):
@@ -117,6 +120,7 @@ def test_model_without_write_strength_says_so(client):
     key = read(client, model="linear-transformer")["id"]
     (matrix,) = client.get(f"/api/trace/{key}/step?t=0").json()["matrices"]
     assert matrix["beta"] is None
+    assert read(client, model="linear-transformer")["strengths"] == [[None], [None]]
 
 
 def test_export_holds_every_layer(client):

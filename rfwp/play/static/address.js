@@ -15,6 +15,9 @@ export function readAddress() {
     t: given.has("t") ? number("t") - 1 : 0,
     layer: given.has("layer") ? number("layer") - 1 : 0,
     head: given.has("head") ? number("head") - 1 : 0,
+    matrix: given.has("matrix") ? number("matrix") - 1 : 0,
+    // whether it says which head to show
+    placed: given.has("layer") || given.has("head"),
     edits,
     context: number("context"),
     seed: given.has("seed") ? number("seed") : null,
@@ -30,6 +33,7 @@ export function writeAddress(state, kind) {
   if (kind === "language" && state.context) parts.context = state.context;
   // people count from 1
   Object.assign(parts, { t: state.t + 1, layer: state.layer + 1, head: state.head + 1 });
+  if (state.matrix) parts.matrix = state.matrix + 1;
   if (state.edits.size) parts.edit = [...state.edits].map(([step, symbol]) => `${step}:${symbol}`).join(",");
   history.replaceState(null, "", `#${new URLSearchParams(parts)}`);
 }

@@ -28,6 +28,8 @@ export const trace = (model, text) => call("/api/trace", posted({ model, text })
 
 export const difference = (one, other) => call(`/api/trace/${one}/difference/${other}`);
 
+export const telling = (id, t) => call(`/api/trace/${id}/telling?t=${t}`);
+
 export const cut = (id, context) => call(`/api/trace/${id}/cut?context=${context}`);
 
 export const exportAddress = (ids, t) => `/api/trace/${ids[0]}/export?${new URLSearchParams([["t", t], ...ids.slice(1).map((id) => ["beside", id])])}`;

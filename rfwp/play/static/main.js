@@ -56,6 +56,13 @@ function connect() {
     find("said").textContent = "copied";
   });
   onSchemeChange(() => page.player.view.show());
+  // the address belongs to the state: a link to a part of the page leaves it alone
+  for (const link of document.querySelectorAll("a[href^='#']")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      find(link.hash.slice(1)).focus();
+    });
+  }
   addEventListener("hashchange", () => {
     Object.assign(page.state, readAddress());
     enter();

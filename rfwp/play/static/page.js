@@ -27,8 +27,9 @@ export function showParts(kind) {
 // a choice of layers, one of them pressed
 export function fillLayers(count, chosen, onChoose) {
   const button = (layer) => {
-    const element = make("button", "", `Layer ${layer + 1}`);
+    const element = make("button", "", `${layer + 1}`);
     element.type = "button";
+    element.setAttribute("aria-label", `Layer ${layer + 1}`);
     element.setAttribute("aria-pressed", String(layer === chosen));
     element.addEventListener("click", () => onChoose(layer));
     return element;

@@ -17,11 +17,16 @@ const turned = (steps, rows, value) => Float32Array.from({ length: steps * rows 
 
 const ROLES = {
   W: "the memory",
-  R: "the recurrent memory, read with the last step's output",
+  R: "the recurrent memory, read with the last output",
   F: "a memory that holds programs, which write into W",
   z: "sums up all keys, to normalise what is read",
 };
 const role = (name) => ROLES[name] ?? ROLES[name[0]] ?? "a fast matrix";
+
+function writing(beta) {
+  if (beta === undefined) return "adds to what its key holds.";
+  return `${beta < 0.15 ? "hardly writes now" : beta < 0.6 ? "writes a little now" : "writes strongly now"}: β\u00a0${beta.toFixed(2)}.`;
+}
 
 const words = (answer) => (answer === "_" ? "nothing (_)" : answer);
 
@@ -42,14 +47,15 @@ export class Pane {
     this.written = trace.written.map((layer) => (typeof layer === "string" ? bytes(layer) : layer));
     this.element = make("article", "pane");
     this.element.setAttribute("aria-label", model.name);
-    const [overview, matrices, left, right] = ["overview", "matrices", "", ""].map((kind) => make("div", kind));
-    left.append(this.makeTitle(), this.makeTimeline(onSeek));
-    right.append(this.makeExpectations());
-    if (difference) right.append(this.makeDifference());
-    overview.append(left, right);
-    this.matrices = trace.matrices.map((matrix) => this.makeMatrix(matrix, onHead));
+    const [overview, matrices] = ["overview", "matrices"].map((kind) => make("div", kind));
+    overview.append(this.makeTitle(), this.makeExpectations(), this.makeTimeline(onSeek));
+    if (difference) overview.append(this.makeDifference());
+    this.matrices = trace.matrices.map((matrix, number) => this.makeMatrix(matrix, (head) => onHead(head, number)));
+    this.strengths = trace.strengths?.map((layer) => layer.map((betas) => betas && bytes(betas)));
     matrices.append(...this.matrices.map((parts) => parts.element));
-    const legend = "Outlined cells changed at this step. The key says which columns are written, the query which are read, and “read” is what comes out. Orange is positive, blue negative.";
+    const legend =
+      "Each square is a matrix of fast weights: orange is positive, blue negative. The key above it says which columns are written at this step (outlined: cells that changed), " +
+      "the query below which are read, and “read” is what comes out.";
     this.element.append(overview, make("p", "explain", legend), matrices);
   }
 
@@ -59,7 +65,8 @@ export class Pane {
     const rule = make("p", "equation", `${this.model.rule.replaceAll("beta", "β")}`);
     const fast = make("p", "equation", this.model.fast);
     const what = this.model.erases ? "It can overwrite what a key held." : "It only ever adds: nothing can be overwritten.";
-    head.append(title, make("p", "systematic", this.model.title), rule, fast, make("p", "explain", what));
+    const flows = this.model.recurrent ? " Its last output flows into the next step." : "";
+    head.append(title, make("p", "explain", `${what}${flows}`), rule, fast, make("p", "systematic", this.model.title));
     return head;
   }
 
@@ -99,7 +106,8 @@ export class Pane {
   makeMatrix(matrix, onHead) {
     const element = make("section", "matrix");
     const title = make("h4", "", `${matrix.name}`);
-    title.append(make("span", "", ` ${role(matrix.name)}`));
+    const marked = make("span", "marked", "marked in the text");
+    title.append(make("span", "", ` ${role(matrix.name)} `), marked);
     const large = picture("large");
     const heads = make("div", "heads");
     heads.setAttribute("role", "group");
@@ -123,19 +131,21 @@ export class Pane {
     sources.append(cause, strip);
     const body = make("div", "matrix-body");
     const side = make("div", "side");
-    side.append(make("p", "explain", "All heads; the bar is β, how strongly each one writes now."), heads, sources);
+    const now = make("p", "now-writes");
+    side.append(now, make("p", "explain", matrix.beta ? "All heads; the bar is β, how strongly each one writes now:" : "All heads; each adds what it writes:"), heads, sources);
     body.append(large, side);
     element.append(title, body);
-    return { element, large, small, strip, cause };
+    return { element, large, small, strip, cause, marked, now };
   }
 
-  // everything of one step; `data` is the server's, for the layer and head chosen
-  update(data) {
+  // everything of one step; `data` is the server's, for the layer and head chosen; `marked`: the matrix that the text shows
+  update(data, marked = -1) {
     const { t, layer, head } = data;
     this.data = data;
     this.showExpectations(data);
     this.showTimeline(t, layer);
     data.matrices.forEach((matrix, number) => this.showMatrix(this.matrices[number], this.trace.matrices[number], matrix, number, layer, head));
+    this.matrices.forEach((parts, number) => (parts.marked.hidden = number !== marked));
   }
 
   showExpectations({ t, expected }) {
@@ -194,6 +204,7 @@ export class Pane {
       one.button.setAttribute("aria-pressed", String(h === head));
       one.button.setAttribute("aria-label", `Head ${h + 1} of ${shape.name}, ${beta === undefined ? "no β, it only adds" : `β ${beta.toFixed(2)}`}`);
     });
+    parts.now.textContent = `Head ${head + 1} ${writing(matrix.beta?.[head])}`;
     this.showSources(parts, matrix.shares);
   }
 
@@ -201,7 +212,7 @@ export class Pane {
   showSources(parts, shares) {
     const order = [...shares.keys()].sort((i, j) => Math.abs(shares[j]) - Math.abs(shares[i])).slice(0, 3);
     const name = (i) => [make("code", "", this.trace.tokens[i]), ` (step ${i + 1 + (this.trace.first ?? 0)}, ${percent(shares[i])})`];
-    parts.cause.replaceChildren("Most of this read was written at ", ...order.flatMap((i, n) => (n ? [", ", ...name(i)] : name(i))), ".");
+    parts.cause.replaceChildren("Most of this read was written at ", ...order.flatMap((i, n) => (n ? [", ", ...name(i)] : name(i))), order.some((i) => shares[i] < 0) ? "; less than 0 takes away." : ".");
     const steps = this.trace.tokens.length;
     const padded = new Float32Array(steps);
     padded.set(shares);

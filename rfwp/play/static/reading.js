@@ -2,30 +2,11 @@
 
 import { writeAddress } from "./address.js";
 import * as api from "./api.js";
-import { fillLayers, find, make, option, pressLayer } from "./page.js";
+import { fillLayers, find, option, pressLayer } from "./page.js";
 import { Pane } from "./pane.js";
 import { drawPicture } from "./picture.js";
+import { HELP, sayFound, truthNow, value } from "./saying.js";
 import { Tape } from "./tape.js";
-
-const UNDERLINED = "Underlined: the tokens whose writes the chosen head reads now.";
-const HELP = {
-  "code-execution": {
-    size: "statements",
-    task: "A program of assignments, ++, −−, if and print. At the end of each print the model has to say the value; everywhere else it has to stay silent (·).",
-    tape: `✗ marks a mistake. ${UNDERLINED}`,
-  },
-  listops: {
-    size: "levels",
-    task: "Nested lists of MIN, MAX and FIRST, read once from left to right. At the last bracket the model has to say the value of the whole list.",
-    tape: `The brackets above show the nesting, with the value of each list at its end. Only the last token has an answer; ✗ marks a mistake. ${UNDERLINED}`,
-  },
-  language: {
-    task: "Running text, words between spaces. The model reads word by word and expects the next one; words that it does not know become <unk> (dotted). Let it go on, and it makes up the rest.",
-    tape: `¶ is the end of a line. ${UNDERLINED}`,
-  },
-};
-
-const value = (text, kind = "value") => make("span", kind, text);
 
 export class Reading {
   pace = 450;
@@ -66,7 +47,7 @@ export class Reading {
 
   async readOne(name) {
     const { state } = this;
-    const [model, onSeek, onHead] = [this.page.model(name), (t) => this.seek(t), (head) => this.chooseHead(head)];
+    const [model, onSeek, onHead] = [this.page.model(name), (t) => this.seek(t), (head, matrix) => this.chooseHead(head, matrix)];
     const before = await api.trace(name, state.text);
     if (this.isLanguage) {
       const pane = new Pane(model, before, null, null, onSeek, onHead);
@@ -89,6 +70,7 @@ export class Reading {
     try {
       const made = [await this.readOne(state.a)];
       if (state.b) made.push(await this.readOne(state.b));
+      if (!state.placed) await this.place(made[0].trace);
       // the first step is there before the old one goes
       await Promise.all(made.map(({ trace }) => this.askStep(trace, Math.min(state.t, trace.tokens.length - 1))));
       if (mine !== this.reading) return false;
@@ -103,6 +85,15 @@ export class Reading {
     } finally {
       if (mine === this.reading) document.body.classList.remove("busy");
     }
+  }
+
+  // the first head that is shown is one that tells something
+  async place(trace) {
+    this.state.placed = true;
+    if (trace.kind !== "code-execution") return;
+    // a program without a print has none
+    const { layer, head, matrix } = await api.telling(trace.id, 0).catch(() => this.state);
+    Object.assign(this.state, { layer, head, matrix });
   }
 
   report(error) {
@@ -122,10 +113,13 @@ export class Reading {
     find("tape-help").textContent = `${this.rows()} ${HELP[this.page.kind()].tape}`;
     find("panes").classList.toggle("two", panes.length > 1);
     this.tape.fill(panes, state.edits);
+    this.tape.shown = "";
     state.t = Math.min(state.t, this.last);
     const { layers, heads } = panes[0].trace;
     state.layer = Math.min(state.layer, layers - 1);
     state.head = Math.min(state.head, heads - 1);
+    state.matrix = Math.min(state.matrix, panes[0].trace.matrices.length - 1);
+    find("found").textContent = "";
     fillLayers(layers, state.layer, (layer) => {
       state.layer = layer;
       this.show();
@@ -137,7 +131,7 @@ export class Reading {
 
   rows() {
     const names = this.panes.map((pane) => pane.model.name);
-    if (!this.isLanguage) return `Under each token, from top to bottom: ${[...names, "what is right"].join(", ")}.`;
+    if (!this.isLanguage) return `Under each token: what ${names.join(" and ")} ${names.length > 1 ? "say" : "says"}, and in grey what is right; · is nothing.`;
     const { context } = this.state;
     const rows = names.flatMap((name) => (context ? [name, `${name} with the last ${context} words only`] : [name]));
     return `Under each word, its surprise in bits: ${rows.join(", ")}. The colour is that of ${names[0]}.`;
@@ -152,8 +146,10 @@ export class Reading {
     try {
       const data = await Promise.all(this.panes.map(({ trace }) => this.askStep(trace, t)));
       if (mine !== this.drawing) return;
-      this.panes.forEach((pane, number) => pane.update(data[number]));
-      this.tape.underline(data[0].matrices[0].shares);
+      const { matrix } = this.state;
+      this.panes.forEach((pane, number) => pane.update(data[number], number ? -1 : matrix));
+      this.tape.underline(data[0].matrices[matrix].shares);
+      this.showStrengths(data[0].layer, matrix, data[0].head);
       document.body.dataset.shown = `${t + 1}`;
       if (t < this.last) for (const { trace } of this.panes) this.askStep(trace, t + 1).catch(() => {});
     } catch (error) {
@@ -166,6 +162,17 @@ export class Reading {
   // of two models, one may have fewer layers or heads
   askStep(trace, t) {
     return api.step(trace.id, t, Math.min(this.state.layer, trace.layers - 1), Math.min(this.state.head, trace.heads - 1));
+  }
+
+  // below the tokens, for the chosen head; the same until another one is chosen
+  showStrengths(layer, matrix, head) {
+    const [{ strengths, trace }] = this.panes;
+    const shown = `${layer} ${matrix} ${head}`;
+    if (this.tape.shown === shown) return;
+    this.tape.shown = shown;
+    this.tape.strengthen(strengths[layer][matrix], trace.heads, head);
+    find("chosen").textContent = `layer ${layer + 1}, head ${head + 1}, ${trace.matrices[matrix].name}`;
+    find("mark-write").hidden = !strengths[layer][matrix];
   }
 
   showControls(t) {
@@ -206,9 +213,31 @@ export class Reading {
     if (this.state.t >= this.last) this.seek(0);
   }
 
-  chooseHead(head) {
-    this.state.head = head;
+  chooseHead(head, matrix) {
+    Object.assign(this.state, { head, matrix });
     this.show();
+  }
+
+  // the head that shows best where the variables are kept, at the print that comes next
+  async findHead() {
+    if (!this.panes.length) return;
+    try {
+      const { trace } = this.panes[0];
+      const found = await api.telling(trace.id, this.now);
+      const { t, layer, head, matrix } = found;
+      Object.assign(this.state, { t, layer, head, matrix });
+      await this.show();
+      find("found").textContent = sayFound(trace, found);
+    } catch (error) {
+      if (error.gone) this.read();
+      else find("found").textContent = error.message;
+    }
+  }
+
+  async demonstrate(text) {
+    find("text").value = text;
+    find("player").focus();
+    if (await this.readText(text)) await this.findHead();
   }
 
   // --- Choices ---
@@ -346,6 +375,8 @@ export class Reading {
         this.say(error.message);
       }
     });
+    find("find-head").addEventListener("click", () => this.findHead());
+    for (const button of document.querySelectorAll("[data-program]")) button.addEventListener("click", () => this.demonstrate(button.dataset.program));
     for (const id of ["model-a", "model-b"]) find(id).addEventListener("change", () => this.chooseModels());
     find("edit").addEventListener("change", () => this.changeToken());
     find("undo").addEventListener("click", () => {
@@ -356,15 +387,4 @@ export class Reading {
     find("compare").addEventListener("click", () => this.compare(Number(find("context").value)));
     find("no-compare").addEventListener("click", () => this.compare(0));
   }
-}
-
-function truthNow(trace, t) {
-  if (trace.kind === "listops") {
-    const [depth, , result] = trace.nesting[t];
-    return [value(`depth ${depth}`), ...(result === null ? [] : [value(`this list is ${result}`)])];
-  }
-  const values = Object.entries(trace.variables[t]);
-  const earlier = t ? trace.variables[t - 1] : {};
-  if (!values.length) return [value("no variable has a value yet", "explain")];
-  return values.map(([name, now]) => value(`${name} = ${now}`, earlier[name] === now ? "value" : "value fresh"));
 }

@@ -94,7 +94,9 @@ export class Tape {
       chip.className = "chip";
       chip.tabIndex = -1;
       chip.setAttribute("aria-label", speak(panes, t));
-      chip.append(line("token", token === "<eos>" ? "¶" : token));
+      const strength = line("strength", "");
+      strength.setAttribute("aria-hidden", "true");
+      chip.append(line("token", token === "<eos>" ? "¶" : token), strength);
       if (language) {
         if (trace.surprise[t] !== null) chip.firstChild.classList.add(level(trace.surprise[t]));
         chip.classList.toggle("unknown", trace.unknown.includes(t));
@@ -102,7 +104,7 @@ export class Tape {
         return chip;
       }
       for (const pane of panes) chip.append(answerLine(pane.trace, pane.before, t));
-      chip.append(line("truth-line", show(trace.truth[t])));
+      chip.append(line("truth-line", SILENT.has(trace.truth[t]) ? " " : trace.truth[t]));
       if (edits.has(t)) chip.classList.add("edited");
       return chip;
     });
@@ -170,14 +172,21 @@ export class Tape {
     }
   }
 
+  // how strongly a head writes at each token, from 0 to 255; null under a rule that has no β
+  strengthen(betas, heads, head) {
+    this.element.classList.toggle("without-beta", !betas);
+    if (betas) this.chips.forEach((chip, t) => chip.style.setProperty("--beta", (betas[t * heads + head] / 255).toFixed(3)));
+  }
+
   // the writes that a read came from, by their shares
   underline(shares) {
-    for (const chip of this.sources) chip.classList.remove("source", "main-source");
+    for (const chip of this.sources) chip.classList.remove("source", "main-source", "takes-away");
     this.sources = [];
     shares.forEach((share, t) => {
       if (Math.abs(share) < 0.08) return;
       this.chips[t].classList.add("source");
       this.chips[t].classList.toggle("main-source", Math.abs(share) >= 0.3);
+      this.chips[t].classList.toggle("takes-away", share < 0);
       this.sources.push(this.chips[t]);
     });
   }
