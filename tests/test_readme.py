@@ -12,7 +12,9 @@ from tests.pages import python_blocks, run_page
 def test_readme_examples_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = run_page("README.md")
-    assert "Recurrent/Delta fast RNN" in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "4"
+    assert "Recurrent/Delta fast RNN" in said
     assert names["logits"].shape == (2, 50, 26)
     assert names["W"].shape == (2, 4, 32, 16)
     assert {"config.json", "model.safetensors"} <= set(os.listdir("my-model"))
