@@ -117,8 +117,8 @@ def kernels(a: Arguments, form: str, phi: str | None = None, **plan: Any) -> lis
         gradients: tuple[Tensor, ...] = sum.backward(dy, dW_T, q, k, v, W, reset, *kept, **options, **back)
     else:
         module = delta.FORMS[form]
-        y, W_T, trace = module.forward(q, k, v, beta, W, reset, True, **options, **plan)
-        gradients = module.backward(dy, dW_T, q, k, v, beta, reset, trace, **options, **back, **plan)
+        y, W_T, *kept = module.forward(q, k, v, beta, W, reset, True, **options, **plan)
+        gradients = module.backward(dy, dW_T, q, k, v, beta, reset, *kept, **options, **back, **plan)
     torch.use_deterministic_algorithms(False)
     return [y, W_T, *gradients]
 
@@ -214,10 +214,10 @@ def steps(shape: str, mode: str, variant: Variant | None) -> tuple[Callable[[], 
     torch.set_float32_matmul_precision(precision)
     q, k, v, beta, W, reset, dy, dW_T = arguments(B, T, H, d, d, dtype)
     if variant is None:
-        trace = delta_sequential.forward(q, k, v, beta, W, reset, True)[2]
+        kept = delta_sequential.forward(q, k, v, beta, W, reset, True)[2:]
         return (
             lambda: delta_sequential.forward(q, k, v, beta, W, reset, True),
-            lambda: delta_sequential.backward(dy, dW_T, q, k, v, beta, reset, trace),
+            lambda: delta_sequential.backward(dy, dW_T, q, k, v, beta, reset, *kept),
         )
     changed = dict(variant)
     phi, sigmoid, fused = ("elu_sum", True, True) if changed.pop("fused", False) else ("identity", False, False)
@@ -225,10 +225,10 @@ def steps(shape: str, mode: str, variant: Variant | None) -> tuple[Callable[[], 
     *tiles, rates = torch.empty(B, T, H, 3 * d + 1, device="cuda", dtype=dtype).split([d, d, d, 1], -1)
     out = (tiles[0], tiles[1], tiles[2], rates.squeeze(-1)) if fused else None
     plan = delta_chunk.plan(d, d, dtype)._replace(**changed)  # type: ignore[arg-type]
-    trace = delta_chunk.forward(q, k, v, beta, W, reset, True, phi, sigmoid, plan)[2]
+    kept = delta_chunk.forward(q, k, v, beta, W, reset, True, phi, sigmoid, plan)[2:]
     return (
         lambda: delta_chunk.forward(q, k, v, beta, W, reset, True, phi, sigmoid, plan),
-        lambda: delta_chunk.backward(dy, dW_T, q, k, v, beta, reset, trace, phi, sigmoid, out, plan),
+        lambda: delta_chunk.backward(dy, dW_T, q, k, v, beta, reset, *kept, phi, sigmoid, out, plan),
     )
 
 
