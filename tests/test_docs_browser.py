@@ -2,10 +2,9 @@
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from tests.pages import build_site
-from tests.play.browser import launch
 
 pytestmark = pytest.mark.browser
 
@@ -17,14 +16,6 @@ def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     build_site(out)
     return out
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """A browser and its pages; the models are those of the file that asks for them."""
 
 import pytest
-from playwright.sync_api import sync_playwright
 
-from tests.play.browser import launch
 from tests.play.pages import DESK, served
 
 
@@ -11,14 +9,6 @@ from tests.play.pages import DESK, served
 def address(models):
     with served(models) as (_, address):
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

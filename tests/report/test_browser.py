@@ -2,24 +2,14 @@
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 from rfwp.report.page import write_page
 from rfwp.report.results import read_results
-from tests.play.browser import launch
 from tests.report.runs import line, write
 
 pytestmark = pytest.mark.browser
 
 DESK, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize(("viewport", "scheme"), [(DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark")])
