@@ -31,6 +31,8 @@ SIZES = [
     (48, 48),
     (64, 64),
     (128, 128),
+    (96, 49),
+    (128, 16),
     (16, 64),
     (64, 16),
     (16, 49),
@@ -202,6 +204,9 @@ def variants(shape: str, mode: str) -> list[Variant]:
         grid = [g | {"every": 1 if g["C"] > 16 else 4} if "C" in g else g for g in grid]
         if mode == "fp32":
             grid = [g for g in grid if g.get("C", 16) == 16 or g.get("BV") != 64]
+        if SHAPES[shape][3] == 128:
+            # delta_large.py has launches of its own: what a plan changes is the form of smaller heads
+            grid = [{}, {"fused": True}, {"large": False}, *(g | {"large": False} for g in grid if g)]
     return [tuple(g.items()) for g in grid]
 
 

@@ -11,9 +11,8 @@ from rfwp.ops import gpu
 from rfwp.ops.backend import full_precision, implementation, needs_checkpoints
 from rfwp.ops.registration import register
 
-FASTEST = 0
-"""The largest head at which it is taken by itself: none, until it has been checked and timed on a GPU. Beyond 64 registers do
-not suffice in float32."""
+FASTEST = 64
+"""The largest head at which it is taken by itself. Beyond it registers do not suffice in float32."""
 LEVELS = 2**16
 """A random number of so many values decides whether a probability is dropped."""
 

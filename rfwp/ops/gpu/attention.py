@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rfwp.ops.gpu.attention_tiles import dot, exp2, generator, inside, kept, load, operand, paired, raised, store, times
+from rfwp.ops.gpu.launch import launch
 from rfwp.ops.gpu.steps import bth, unit_stride
 
 LN2 = tl.constexpr(math.log(2))
@@ -219,8 +220,7 @@ def _plan(D: int, dtype: torch.dtype, strict: bool) -> Plan:
         return Plan(tile, tile, tile, precision, BD)
     if D == 16 and precision == "tf32":
         # with these limits four programs fit on a multiprocessor, and three of the keys' kernel, and nothing is spilled
-        tile = Tile(64, 64, 4, 2, 128)
-        return Plan(tile, tile, Tile(64, 64, 4, 2, 168), precision, BD)
+        return Plan(Tile(64, 64, 4, 1, 128), Tile(64, 64, 4, 2, 128), Tile(64, 64, 4, 1, 168), precision, BD)
     # larger heads hold more in registers and in shared memory: fewer scores at a time
     N = 64 if BD <= 32 and precision == "tf32" else 32 if BD <= 64 else 16
     tile = Tile(64, N, 4, 2 if BD <= 64 else 1)
@@ -246,7 +246,7 @@ def forward(
     y, lse = q.new_empty(B, T, H, D), q.new_empty((B, H, T) if keep else (0,), dtype=torch.float32)
     nT = -(-T // p.forward.M)
     with torch.cuda.device_of(q):
-        _forward_kernel[(B * H * nT,)](
+        launch(_forward_kernel, B * H * nT,
             q, k, v, lse if seed is None else seed, y, lse, T, H, nT, *_arguments(D, dropout), *(bth(x) for x in (q, k, v, y)),
             D=D, BD=p.BD, DROP=seed is not None, KEEP=keep, P=p.precision, **p.forward.options(),
         )  # fmt: skip
@@ -276,11 +276,11 @@ def backward(
     seed_or_any, numbers = lse if seed is None else seed, _arguments(D, dropout)
     shared = {"D": D, "BD": p.BD, "DROP": seed is not None, "P": p.precision}
     with torch.cuda.device_of(q):
-        _query_kernel[(B * H * nT,)](
+        launch(_query_kernel, B * H * nT,
             dy, q, k, v, seed_or_any, y, lse, rows, dq, T, H, nT, *numbers, *(bth(x) for x in (dy, q, k, v, y, dq)),
             **p.query.options(), **shared,
         )  # fmt: skip
-        _key_kernel[(B * H * mT,)](
+        launch(_key_kernel, B * H * mT,
             dy, q, k, v, seed_or_any, rows, dk, dv, T, nT * p.query.M, H, mT, *numbers, *(bth(x) for x in (dy, q, k, v, dk, dv)),
             **p.key.options(), **shared,
         )  # fmt: skip

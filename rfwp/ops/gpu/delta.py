@@ -24,18 +24,26 @@ def _form(q: Tensor, v: Tensor) -> ModuleType:
     return FORMS[choose(q.shape[0], q.shape[1], q.shape[2], q.shape[-1], v.shape[-1], q.dtype)]
 
 
+def _chunked(T: int) -> int:
+    """1 from SHORTEST steps on and 0 before, without a question that would split the compiled cases."""
+    chunks = T // SHORTEST
+    return 2 * chunks // (chunks + 1)
+
+
 def checkpoints(T: int, K: int, V: int, dtype: torch.dtype) -> int:
-    """Before SHORTEST steps it is one in both forms."""
-    return delta_sequential.checkpoints(T) if K > LARGEST else delta_chunk.checkpoints(T, K, V, dtype)
+    """Before SHORTEST steps it is one in both forms; from there on the chunks of large heads need none."""
+    if K > LARGEST:
+        return delta_sequential.checkpoints(T)
+    if delta_chunk.plan(int(K), int(V), dtype).large:
+        return 1 - _chunked(T)
+    return delta_chunk.checkpoints(T, K, V, dtype)
 
 
 def trace_size(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype) -> int:
     """How many float32 numbers forward leaves for backward beside the copies; H counts all heads, those of all gates."""
     if K > LARGEST:
         return 0
-    # 1 from SHORTEST steps on and 0 before, without a question that would split the compiled cases
-    chunks = T // SHORTEST
-    return 2 * chunks // (chunks + 1) * delta_chunk.trace_size(B, T, H, K, V, dtype)
+    return _chunked(T) * delta_chunk.trace_size(B, T, H, K, V, dtype, delta=True)
 
 
 def forward(

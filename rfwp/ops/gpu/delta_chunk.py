@@ -6,9 +6,11 @@ Inside a chunk everything is a product of small matrices (the WY form, derived i
     Y = Q Wᵀ + A U,  W <- W + Uᵀ K
 
 Heads of up to 32 take chunks of 16 steps (delta_small.py), larger ones chunks of 64 and a backward pass in two launches
-(delta_parallel.py). (I + L)^-1 does not depend on W: for large heads a launch of its own prepares it for all chunks at once.
+(delta_parallel.py), those of more than 64 keys also a forward pass of which only W walks (delta_large.py). (I + L)^-1 does not
+depend on W: for large heads a launch of its own prepares it for all chunks at once.
 
-Forward leaves in `starts` W at the start of every chunk or every few, (B N H V K), and in `trace` the inverses, (B H N C C).
+Forward leaves in `starts` W at the start of every chunk or every few, (B N H V K), and in `trace` the inverses, (B H N C C);
+delta_large.py leaves all it needs in a trace of its own.
 q and k are mapped by φ (`phi`) and beta by a sigmoid inside the kernels, where asked for; gradients are then those of the raw
 inputs. q, k, v may be (B, T, H, G, d) and beta (B, T, H, G): then y is (B, T, H·G, V) and W (B, H·G, V, K).
 """
@@ -22,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rfwp.errors import InvalidInput
-from rfwp.ops.gpu import delta_small
+from rfwp.ops.gpu import delta_large, delta_small
 from rfwp.ops.gpu.delta_parallel import backward_kernels
 from rfwp.ops.gpu.delta_tiles import (
     head,
@@ -38,6 +40,7 @@ from rfwp.ops.gpu.delta_tiles import (
     store,
     written,
 )
+from rfwp.ops.gpu.launch import launch
 from rfwp.ops.gpu.layout import Sizes, Strides, output_strides, rate_strides, room, sizes_of, vector_strides
 from rfwp.ops.gpu.steps import flags
 
@@ -124,6 +127,8 @@ class Plan(NamedTuple):
     """Whether only dW walks over chunks in the backward pass, and the other gradients are taken for all chunks at once."""
     every: int = 1
     """Chunks between two copies of W that forward keeps."""
+    large: bool = False
+    """Whether only W walks over chunks, in both passes: delta_large.py, which has its own blocks of values, warps and stages."""
 
 
 def plan(K: int, V: int, dtype: torch.dtype, strict: bool | None = None) -> Plan:
@@ -145,12 +150,12 @@ def _plan(K: int, V: int, dtype: torch.dtype, strict: bool) -> Plan:
     largest = max(BK, triton.next_power_of_2(V))
     precision = "tf32x3" if strict and dtype == torch.float32 else "tf32"
     if dtype == torch.bfloat16 and BK in (64, 128) and V > 32:
-        return Plan(64, BK, 64, BK // 16, 1, "bf16", parallel=True)
+        return Plan(64, BK, 64, BK // 16, 1, "bf16", parallel=True, large=BK == delta_large.BK)
     if largest <= 32 or BK > 128 or precision == "tf32x3":
         BV = min(BV, 16 if precision == "tf32x3" else 32)
         split, warps = V > BV, 1 if BK <= 64 else 4 if BK == 128 else 8
         return Plan(16, BK, BV, warps, 2, precision, ready=split, parallel=split, every=1 if largest <= 32 else SEGMENT // 16)
-    return Plan(64, BK, min(BV, 32), 4, 1, precision, parallel=True)
+    return Plan(64, BK, min(BV, 32), 4, 1, precision, parallel=True, large=BK == delta_large.BK)
 
 
 def _inverses(p: Plan, B: int, T: int, H: int, delta: bool) -> int:
@@ -159,7 +164,11 @@ def _inverses(p: Plan, B: int, T: int, H: int, delta: bool) -> int:
 
 
 def _copies(p: Plan, T: int) -> int:
-    return -(-T // (p.C * p.every))
+    return 0 if p.large else -(-T // (p.C * p.every))
+
+
+def _trace_size(p: Plan, B: int, T: int, H: int, V: int, delta: bool) -> int:
+    return sum(delta_large.trace_sizes(B, T, H, V, p.precision, delta)) if p.large else _inverses(p, B, T, H, delta)
 
 
 def checkpoints(T: int, K: int, V: int, dtype: torch.dtype) -> int:
@@ -167,9 +176,9 @@ def checkpoints(T: int, K: int, V: int, dtype: torch.dtype) -> int:
     return _copies(plan(int(K), int(V), dtype), T)
 
 
-def trace_size(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype) -> int:
-    """Of the inverses; H counts all heads, those of all gates."""
-    return _inverses(plan(int(K), int(V), dtype), B, T, H, delta=True)
+def trace_size(B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype, delta: bool) -> int:
+    """How many float32 numbers a trace has; H counts all heads, those of all gates."""
+    return _trace_size(plan(int(K), int(V), dtype), B, T, H, int(V), delta)
 
 
 def _meta(p: Plan, K: int, V: int, G: int, delta: bool, reset: Tensor | None, phi: str, sigmoid: bool) -> dict[str, Any]:
@@ -183,7 +192,7 @@ def _prepare(k: Tensor, beta: Tensor, reset: Tensor, X: Tensor, sizes: Sizes, me
     """(I + L)^-1 of every chunk. It is small and everything rests on it: in float32, but for bf16 products."""
     N = -(-sizes.T // p.C)
     shared = {name: meta[name] for name in ("K", "BK", "G", "MAP", "SIGMOID", "RESET", "P")}
-    _prepare_kernel[(sizes.B * sizes.H * N,)](
+    launch(_prepare_kernel, sizes.B * sizes.H * N,
         k, beta, reset, X, sizes.T, N, sizes.H, vector_strides(k), rate_strides(beta), C=p.C,
         PX="tf32" if p.precision == "bf16" else "tf32x3", num_warps=1 if p.C == 16 else 4, **shared,
     )  # fmt: skip
@@ -208,23 +217,26 @@ def forward(
     W = W.contiguous()
     y, W_T = v.new_empty(B, T, H, V), torch.empty_like(W)
     starts = W.new_empty(B, _copies(p, T) if keep else 0, H, V, K)
-    inverses = _inverses(p, B, T, H, delta)
-    trace = W.new_empty(inverses if keep else 0)
-    # without a trace the inverses of a launch of their own still need a place
-    X = _typed(trace if keep or not p.ready else W.new_empty(inverses), p)
     flag, meta = flags(reset, q), _meta(p, K, V, G, delta, reset, phi, sigmoid)
     # the sum rule has no rate: any pointer will do
     rate, rate_s = (k, vector_strides(k)[:4]) if beta is None else (beta, rate_strides(beta))
     strides = vector_strides(q), vector_strides(k), vector_strides(v), rate_s, output_strides(y, G)
+    if p.large:
+        with torch.cuda.device_of(q):
+            return y, W_T, starts, delta_large.forward_kernels(q, k, v, rate, W, flag, y, W_T, strides, sizes, keep, meta)
+    inverses = _inverses(p, B, T, H, delta)
+    trace = W.new_empty(inverses if keep else 0)
+    # without a trace the inverses of a launch of their own still need a place
+    X = _typed(trace if keep or not p.ready else W.new_empty(inverses), p)
     tensors = q, k, v, rate, X, W, flag, y, W_T, starts, T, N, H, nV, *strides
     with torch.cuda.device_of(q):
         if delta and p.ready:
             _prepare(k, rate, flag, X, sizes, meta, p)
         if p.C == 16:
-            delta_small.forward_kernel[(B * H * nV,)](*tensors, EVERY=p.every, READY=p.ready, KEEP=keep, **meta)
+            launch(delta_small.forward_kernel, B * H * nV, *tensors, EVERY=p.every, READY=p.ready, KEEP=keep, **meta)
         else:
             assert p.ready and p.every == 1
-            _forward_kernel[(B * H * nV,)](*tensors, C=p.C, KEEP=keep, **meta)
+            launch(_forward_kernel, B * H * nV, *tensors, C=p.C, KEEP=keep, **meta)
     return y, W_T, starts, trace
 
 
@@ -239,8 +251,23 @@ def _restarted(
     B, T, H, _, K, V = sizes
     N, nV = -(-T // p.C), -(-V // p.BV)
     chunks = starts.new_empty(B, N, H, V, K)
-    delta_small.restart_kernel[(B * H * nV * -(-N // p.every),)](
-        k, v, rate, X, flag, starts, chunks, T, N, H, nV, *strides, EVERY=p.every, **meta
+    launch(
+        delta_small.restart_kernel,
+        B * H * nV * -(-N // p.every),
+        k,
+        v,
+        rate,
+        X,
+        flag,
+        starts,
+        chunks,
+        T,
+        N,
+        H,
+        nV,
+        *strides,
+        EVERY=p.every,
+        **meta,
     )
     return chunks
 
@@ -250,7 +277,7 @@ def _plan_of(starts: Tensor, trace: Tensor, sizes: Sizes, dtype: torch.dtype, de
     B, T, H, _, K, V = sizes
     kept = starts.shape[1], trace.shape[0]
     plans = (plan(K, V, dtype, strict) for strict in (None, False, True))
-    return next(p for p in plans if (_copies(p, T), _inverses(p, B, T, H, delta)) == kept)
+    return next(p for p in plans if (_copies(p, T), _trace_size(p, B, T, H, V, delta)) == kept)
 
 
 def _typed(trace: Tensor, p: Plan) -> Tensor:
@@ -280,17 +307,22 @@ def backward(
     # the sum rule has no rate: any pointer will do
     rate, rate_s = (k, (*k.stride()[:3], 1)) if beta is None else (beta, rate_strides(beta))
     drate, drate_s = (rate, rate_s) if beta is None else (dbeta, rate_strides(dbeta))
-    X, dW_T, dW = _typed(trace, p), dW_T.contiguous(), room(dW_T)
+    dW_T, dW = dW_T.contiguous(), room(dW_T)
     flag, meta = flags(reset, q), _meta(p, K, V, G, delta, reset, phi, sigmoid)
     q_s, k_s, v_s = vector_strides(q), vector_strides(k), vector_strides(v)
     strides = output_strides(dy, G), q_s, k_s, v_s, rate_s, vector_strides(dq), vector_strides(dk), vector_strides(dv), drate_s
+    inputs, gradients = (dy, dW_T, q, k, v, rate), (dq, dk, dv, drate, dW)
     with torch.cuda.device_of(q):
+        if p.large:
+            delta_large.backward_kernels(*inputs, trace, flag, *gradients, strides, sizes, meta)
+            return dq, dk, dv, dbeta, dW
+        X = _typed(trace, p)
         starts = _restarted(k, v, rate, X, flag, starts, (k_s, v_s, rate_s), sizes, meta, p)
-        tensors = dy, dW_T, q, k, v, rate, X, flag, starts, dq, dk, dv, drate, dW
+        tensors = *inputs, X, flag, starts, *gradients
         if p.parallel:
             backward_kernels(*tensors, strides, sizes, {**meta, "C": p.C})
         else:
             # what a program stores must be complete: all values of a head in one
             assert p.C == 16 and p.BV >= V
-            delta_small.backward_kernel[(B * H,)](*tensors, T, -(-T // p.C), H, *strides, **meta)
+            launch(delta_small.backward_kernel, B * H, *tensors, T, -(-T // p.C), H, *strides, **meta)
     return dq, dk, dv, dbeta, dW

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rfwp.ops.gpu import steps
+from rfwp.ops.gpu.launch import launch
 from rfwp.ops.gpu.steps import (
     activated,
     bth,
@@ -352,7 +353,7 @@ def forward(
     states = R.contiguous(), y0.contiguous(), c0.contiguous()
     z, k, v = unit_stride(z), unit_stride(k), unit_stride(v)
     with torch.cuda.device_of(z):
-        _run[(B * H,)](
+        launch(_run, B * H,
             z, k, v, beta, *states, steps.flags(reset, R), y, *finals, *saved, trace,
             *bthg(z), *bthg(k), *bthg(v), *bthg(beta), H, T, segments(T),
             V, D, _row(V), steps.SEGMENT, steps.AHEAD, version, raw, keep, reset is not None, steps.unroll(D),
@@ -391,7 +392,7 @@ def backward(
     dy = unit_stride(dy)
     arriving = dR_T.contiguous(), dy_T.contiguous(), dc_T.contiguous()
     with torch.cuda.device_of(z):
-        _back[(B * H,)](
+        launch(_back, B * H,
             dy, *arriving, steps.flags(reset, R), ckR, trace, dz, dk, dv, dbeta, dR, dy0, dc0,
             *bthg(dz), *bthg(dk), *bthg(dv), *bthg(dbeta), *bth(dy), H, T, segments(T),
             V, D, _row(V), steps.SEGMENT, steps.AHEAD, version, raw, reset is not None, steps.unroll(D),

@@ -29,6 +29,7 @@ from rfwp.ops.gpu.delta_tiles import (
     store_rate,
     written,
 )
+from rfwp.ops.gpu.launch import launch
 from rfwp.ops.gpu.layout import Sizes, Strides, room, vector_strides
 
 
@@ -157,10 +158,10 @@ def backward_kernels(
     ends = torch.empty_like(starts, dtype=torch.bfloat16 if meta["P"] == "bf16" else torch.float32)
     dX = room(v) if meta["DELTA"] else dv
     dy_s, q_s, k_s, v_s, beta_s, dX_s = *strides[:5], vector_strides(dX)
-    _walk_kernel[(B * H * nV,)](
+    launch(_walk_kernel, B * H * nV,
         dy, dW_T, q, k, beta, X, reset, ends, dX, dW, T, N, H, nV, dy_s, q_s, k_s, beta_s, dX_s, **meta,
     )  # fmt: skip
-    _chunks_kernel[(B * H * N,)](
+    launch(_chunks_kernel, B * H * N,
         dy, q, k, v, beta, X, reset, starts, ends, dX, dq, dk, dv, dbeta, T, N, H,
         dy_s, q_s, k_s, v_s, beta_s, dX_s, *strides[5:], **meta,
     )  # fmt: skip

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rfwp.ops.gpu import steps
+from rfwp.ops.gpu.launch import launch
 from rfwp.ops.gpu.steps import (
     activated,
     bth,
@@ -247,7 +248,7 @@ def forward(
     trace = R.new_empty(trace_size(B, T, H, V, version) if keep else 0)
     z, k, v = unit_stride(z), unit_stride(k), unit_stride(v)
     with torch.cuda.device_of(z):
-        _run[(B * H,)](
+        launch(_run, B * H,
             z, k, v, beta, R.contiguous(), y0.contiguous(), steps.flags(reset, R), y, *finals, *saved, trace,
             *bth(z), *bth(k), *bth(v), *bth(beta), H, T, segments(T),
             V, D, _row(V, version), steps.SEGMENT, steps.AHEAD, version == "A", raw, keep, reset is not None, steps.unroll(D),
@@ -282,7 +283,7 @@ def backward(
     dR, dy0 = R.new_empty(B, H, V, V), R.new_empty(B, H, V)
     dy = unit_stride(dy)
     with torch.cuda.device_of(z):
-        _back[(B * H,)](
+        launch(_back, B * H,
             dy, dR_T.contiguous(), dy_T.contiguous(), steps.flags(reset, R), ckR, trace, dz, dk, dv, dbeta, dR, dy0,
             *bth(dz), *bth(dk), *bth(dv), *bth(dbeta), *bth(dy), H, T, segments(T),
             V, D, _row(V, version), steps.SEGMENT, steps.AHEAD, version == "A", raw, reset is not None, steps.unroll(D),

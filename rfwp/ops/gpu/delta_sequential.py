@@ -14,6 +14,7 @@ from torch import Tensor
 from rfwp.fwp.maps import MAPS
 from rfwp.ops.gpu.delta_chunk import SEGMENT, Gradients
 from rfwp.ops.gpu.delta_tiles import head, mapped, matrix, rate
+from rfwp.ops.gpu.launch import launch
 from rfwp.ops.gpu.layout import output_strides, rate_strides, room, sizes_of, vector_strides
 from rfwp.ops.gpu.steps import flags
 
@@ -178,7 +179,7 @@ def forward(
     y, W_T = v.new_empty(B, T, H, V), torch.empty_like(W)
     starts = W.new_empty(B, checkpoints(T) if keep else 0, H, V, K)
     with torch.cuda.device_of(q):
-        _forward_kernel[(B * H * nV,)](
+        launch(_forward_kernel, B * H * nV,
             q, k, v, beta, W, flags(reset, q), y, W_T, starts, T, H, nV,
             vector_strides(q), vector_strides(k), vector_strides(v), rate_strides(beta),
             K=K, V=V, BK=BK, BV=BV, G=G, SEGMENT=SEGMENT, MAP=phi, SIGMOID=sigmoid, RESET=reset is not None, KEEP=keep,
@@ -211,7 +212,7 @@ def backward(
     dbeta = q.new_empty(nV, B, T, H, dtype=parts)
     dv, r, dW = room(v), starts.new_empty(B, T, H, V), room(dW_T)
     with torch.cuda.device_of(q):
-        _backward_kernel[(B * H * nV,)](
+        launch(_backward_kernel, B * H * nV,
             dy, dW_T.contiguous(), q, k, v, beta, flags(reset, q), starts, r, dq, dk, dv, dbeta, dW, T, H, nV, B * T * H,
             output_strides(dy, G), vector_strides(q), vector_strides(k), vector_strides(v), rate_strides(beta),
             K=K, V=V, BK=BK, BV=BV, G=G, SEGMENT=SEGMENT, MAP=phi, SIGMOID=sigmoid, RESET=reset is not None, num_warps=warps,

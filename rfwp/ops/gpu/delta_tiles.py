@@ -36,9 +36,20 @@ def mm(a, b, PRECISION: tl.constexpr):
         c = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
     elif PRECISION == "tf32":
         c = tl.dot(_rounded(a, 0x1000), _rounded(b, 0x1000), input_precision="tf32")
+    elif PRECISION == "bf16x3":
+        a_high, a_low = _halves(a)
+        b_high, b_low = _halves(b)
+        c = tl.dot(a_high, b_high, tl.dot(a_high, b_low, tl.dot(a_low, b_high)))
     else:
         c = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
     return c
+
+
+@triton.jit
+def _halves(x):
+    """x = high + low to 16 bits, both bf16: five more than TF32 has. Bits are cut off: single roundings to bf16 are slow."""
+    high, low = _split(x, 0x8000)
+    return high.to(tl.bfloat16), low.to(tl.bfloat16)
 
 
 @triton.jit
@@ -82,7 +93,7 @@ def rows(a, b, half, PRECISION: tl.constexpr):
 
 @triton.jit
 def _split(x, half):
-    """x = high + low, where TF32 holds high."""
+    """x = high + low, where TF32 (half = 0x1000) or bf16 (0x8000) holds high."""
     x = x.to(tl.float32)
     high = (x.to(tl.int32, bitcast=True) & (-2 * half)).to(tl.float32, bitcast=True)
     return high, x - high
@@ -101,9 +112,17 @@ def load(p, strides, t, d, T, D: tl.constexpr):
 
 
 @triton.jit
+def as_stored(x, p):
+    """x in the type that p points to, rounded to nearest: the interpreter would cut bits off."""
+    if INTERPRETED and p.dtype.element_ty == tl.bfloat16:
+        x = _rounded(x, 0x8000)
+    return x.to(p.dtype.element_ty)
+
+
+@triton.jit
 def store(p, strides, x, t, d, T, D: tl.constexpr):
     mask = (t < T)[:, None] & (d < D)[None, :]
-    tl.store(p + t[:, None] * strides[1] + d[None, :] * strides[4], x.to(p.dtype.element_ty), mask=mask)
+    tl.store(p + t[:, None] * strides[1] + d[None, :] * strides[4], as_stored(x, p), mask=mask)
 
 
 @triton.jit
@@ -135,7 +154,7 @@ def store_rate(p, strides, db, b, t, T, SIGMOID: tl.constexpr):
     """The gradient of the learning rates, or of what goes into their sigmoid."""
     if SIGMOID:
         db *= b * (1 - b)
-    tl.store(p + t * strides[1], db.to(p.dtype.element_ty), mask=t < T)
+    tl.store(p + t * strides[1], as_stored(db, p), mask=t < T)
 
 
 @triton.jit
@@ -173,6 +192,12 @@ def raw_gradient(dx, x, scale, MAP: tl.constexpr):
 def matrix(p, dk, dv, K: tl.constexpr, V: tl.constexpr):
     """Pointers and mask of a W (V, K) in memory, seen as (K, V)."""
     return p + dv[None, :] * K + dk[:, None], (dk < K)[:, None] & (dv < V)[None, :]
+
+
+@triton.jit
+def tile(p, number, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Pointers into tile `number` of the tiles (ROWS, COLUMNS) that lie one behind the other."""
+    return p + number.to(tl.int64) * (ROWS * COLUMNS) + rows[:, None] * COLUMNS + columns[None, :]
 
 
 @triton.jit

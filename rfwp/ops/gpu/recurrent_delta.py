@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rfwp.ops.gpu import steps
+from rfwp.ops.gpu.launch import launch
 from rfwp.ops.gpu.steps import (
     bth,
     checkpoints,
@@ -342,7 +343,7 @@ def forward(
     with torch.cuda.device_of(q):
         # a branch inside the loop would cost more than a second launch, of programs that mostly end at once
         for exact in (False, True):
-            _run[(B * H,)](*arguments, exact, **steps.options(FORWARD_WARPS, max(DK, DV)))
+            launch(_run, B * H, *arguments, exact, **steps.options(FORWARD_WARPS, max(DK, DV)))
     return y, *finals, *saved, trace
 
 
@@ -379,7 +380,7 @@ def backward(
     dy = unit_stride(dy)
     fuse = max(DK, DV) <= FUSED
     with torch.cuda.device_of(q):
-        _back[(B * H,)](
+        launch(_back, B * H,
             dy, dW_T.contiguous(), dy_T.contiguous(), *R, steps.flags(reset, W), ckW, trace, dq, dk, dv, dbeta, dR, dW, dy0,
             *bth(dq), *bth(dk), *bth(dv), *bth(dbeta), *bth(dy), *heads, H, T, segments(T),
             K, V, DK, DV, _row(K, V), steps.SEGMENT, steps.AHEAD, fuse, reset is not None, steps.unroll(max(DK, DV)),

@@ -9,6 +9,7 @@ import pytest
 from tests.ops.gpu.uniform_registers import unset
 
 ATTENTION = ["attention _forward_kernel", "attention _query_kernel", "attention _key_kernel"]
+LARGE = ["delta_large_forward output_kernel", "delta_large_backward back_kernel", "delta_large_backward chunks_kernel"]
 KERNELS = {
     "sum 16 float32": ["delta_small forward_kernel", "delta_small backward_kernel"],
     "delta 16 float32": ["delta_small forward_kernel", "delta_small backward_kernel"],
@@ -18,6 +19,9 @@ KERNELS = {
         "delta_parallel _walk_kernel",
         "delta_parallel _chunks_kernel",
     ],
+    "sum 128 bfloat16": ["delta_large_forward map_kernel", "delta_large_forward walk_kernel", *LARGE],
+    "delta 128 bfloat16": ["delta_large_forward prepare_kernel", "delta_large_forward walk_kernel", *LARGE],
+    "delta 128 float32": [*["delta_large_forward prepare_kernel"] * 2, "delta_large_forward walk_kernel", *LARGE],
     "delta_rnn 16 float32": ["delta_rnn _run", "delta_rnn _back"],
     "delta_lstm 16 float32": ["delta_lstm _run", "delta_lstm _back"],
     "attention 16 float32": ATTENTION,

@@ -26,6 +26,14 @@ def test_ops_give_the_shapes_that_the_compiler_was_promised(name, T, keep):
         assert_promised(getattr(torch.ops.rfwp, name).default, (*leaves, state, None, keep, "gpu"))
 
 
+@pytest.mark.parametrize("T", LENGTHS[:2])
+@pytest.mark.parametrize("name", ["sum", "delta"])
+def test_large_heads_give_the_shapes_that_the_compiler_was_promised(name, T):
+    leaves, (state,) = example(name, OpShape(1, T, 1, 66), torch.bfloat16, torch.device("cpu"))
+    with torch.no_grad():
+        assert_promised(getattr(torch.ops.rfwp, name).default, (*leaves, state, None, True, "gpu"))
+
+
 @pytest.mark.parametrize("T", LENGTHS[1:])
 @pytest.mark.parametrize(("name", "features"), [("linear", 3 * 8 + 1), ("rnn", 5 * 8 + 2), ("lstm", 15 * 8 + 6)])
 def test_layers_give_the_shapes_that_the_compiler_was_promised(name, features, T):
