@@ -84,6 +84,8 @@ def changed(base: RLRunConfig, options: TrainOptions) -> RLRunConfig:
             raise InvalidInput(f"--{name.replace('_', '-')} is not for agents; leave it away")
     if options.compile != "auto":
         raise InvalidInput(f"--compile {options.compile} is not for agents; leave it away, or try --compile-stem")
+    if options.pack != "auto":
+        raise InvalidInput(f"--pack {options.pack} is not for agents, whose unrolls have no padding; leave it away")
     changes = parse_changes(options.set)
     if options.steps is not None:
         changes["impala.steps"] = options.steps

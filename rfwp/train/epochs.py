@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Unpack
 
 from rfwp.config import LanguageRunConfig, RunConfig
-from rfwp.errors import InvalidFile
+from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.train.checkpoint import replace_tensors, writing
 from rfwp.train.folder import RunFolder
 from rfwp.train.hooks import Hooks
@@ -37,11 +37,16 @@ SAVE = 1
 class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
     """Trains one model of sequences, to its last epoch or as long as it has patience; then tests the best checkpoint."""
 
+    packed = False
+    """Several sequences share a row."""
+
     def __init__(
         self, config: RunConfig | LanguageRunConfig, folder: str | Path, speed: Speed | None, **options: Unpack[Options]
     ):
         super().__init__(config, RunFolder(Path(folder)), **options)
         self.speed = speed or Speed()
+        if self.speed.pack is True and isinstance(config, LanguageRunConfig):
+            raise InvalidInput("pack=True is for sets of sequences; running text has no padding to save, leave pack on auto")
         self.sharded = self.speed.shard and self.world.size > 1
         # of a model that is parted only the first process holds all weights, for a moment
         self.model = build(config, empty=self.sharded and not self.world.first)
@@ -213,6 +218,7 @@ class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
             [f"{self.parameters:,} parameters", str(self.world.device), train.precision]
             + ["compiled blocks"] * (self.region != "no")
             + ["CUDA graphs"] * self.graph
+            + ["packed"] * self.packed
             + [f"{self.world.size} processes" + ", each with a part of the weights" * self.sharded] * (self.world.size > 1)
         )
         self._say(f"{self.config.preset or 'run'}, seed {train.seed} ({how}) -> {self.folder}")

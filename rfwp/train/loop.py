@@ -52,8 +52,9 @@ class Trainer(EpochRunner):
         splits = {name: checked(self.task.split(name), name) for name in SPLITS}
         self.train, self.valid = (Data(splits[name], self.world.device) for name in ("train", "valid"))
         self.steps = self.train.steps(config.train.batch)
-        lengths = {batch.T for batch in self.train.epoch(config.train.seed, 0, config.train.batch, self.world)}
-        self._prepare(fingerprint(splits["train"]), len(lengths))
+        saved = self.train.saved_by_packing(config.train.seed, config.train.batch, self.world)
+        self.packed = self.speed.packs(config, self.world, saved)
+        self._prepare(fingerprint(splits["train"]), len({batch.shape for batch in self._epoch(0)}))
         self._batches: list[Batch] = []
 
     @property
@@ -75,9 +76,12 @@ class Trainer(EpochRunner):
         )
 
     def _begin_epoch(self) -> int:
-        train = self.config.train
-        self._batches = self.train.epoch(train.seed, self.progress.epoch, train.batch, self.world, train.accumulate)
+        self._batches = self._epoch(self.progress.epoch)
         return len(self._batches)
+
+    def _epoch(self, epoch: int) -> list[Batch]:
+        train = self.config.train
+        return self.train.epoch(train.seed, epoch, train.batch, self.world, train.accumulate, self.packed)
 
     def _take(self, n: int) -> tuple[Batch, Tensor]:
         batch = self._batches[n]

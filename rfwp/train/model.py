@@ -25,10 +25,10 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], where: object) ->
         raise InvalidFile(f"the weights in {where} do not fit its model; were they made by another version?") from None
 
 
-def share_of_loss(model: SequenceModel, tokens: Tensor, targets: Tensor, total: Tensor) -> Tensor:
+def share_of_loss(model: SequenceModel, tokens: Tensor, targets: Tensor, total: Tensor, reset: Tensor | None = None) -> Tensor:
     """What these rows add to the mean loss over all `total` targets of a batch: their own mean × their part of the targets."""
     counted = (targets != -1).sum()
-    return model.loss(tokens, targets)[0] * (counted / total)
+    return model.loss(tokens, targets, reset=reset)[0] * (counted / total)
 
 
 def check_fits(model: SequenceConfig, task: Task) -> None:

@@ -47,11 +47,15 @@ class TrainOptions:
     """Compute blocks twice, to keep only their inputs in between: memory for time, for large models."""
     shard: bool = False
     """Under torchrun: part the weights over the processes (FSDP), for models that are too large for one GPU."""
+    pack: Literal["auto", "yes", "no"] = "auto"
+    """Several sequences of a batch in one row, in place of padding; auto: where that saves a quarter of the steps of fast weight
+    programmers."""
 
     @property
     def speed(self) -> Speed:
         graph: Literal["auto"] | bool = "auto" if self.cuda_graph == "auto" else self.cuda_graph == "yes"
-        return Speed(self.compile, graph, self.checkpoint_blocks, self.shard)
+        pack: Literal["auto"] | bool = "auto" if self.pack == "auto" else self.pack == "yes"
+        return Speed(self.compile, graph, self.checkpoint_blocks, self.shard, pack)
 
 
 @dataclass(frozen=True)

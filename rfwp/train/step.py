@@ -4,7 +4,8 @@ What is done where:
   precision   tf32 and bf16 allow TF32 for the time of a step and put PyTorch's switches back; bf16 is also autocast
               around the loss, so weights, gradients and optimiser stay in float32.
   compile     "blocks" compiles `Block.forward` once for all blocks of one shape, which takes seconds and not minutes;
-              "lengths" does so once for all lengths, where "blocks" does it for each; "model" compiles the whole loss.
+              "lengths" does so once for all lengths, and with resets once for all numbers of rows too, where "blocks" does it
+              for each; "model" compiles the whole loss.
               Nothing is compiled in a model without blocks, such as an LSTM.
   cuda_graph  the first steps at a new shape are ordinary steps on a side stream; then one whole step, optimiser
               included, is recorded, and from there on it is replayed: one launch a step, whatever the model.
@@ -162,10 +163,14 @@ class TrainStep:
                 raise InvalidInput(f"TrainStep: pad needs tensors of (B, T), saw one of {tuple(x.shape)}")
         return tuple(F.pad(x, (0, bucket(x.shape[1]) - x.shape[1]), value=v) for x, v in zip(batch, self.pad, strict=True))
 
-    def _run_block(self, block: Block, x: Tensor, *state_and_reset: Any) -> Any:
+    def _run_block(self, block: Block, x: Tensor, state: Any = None, reset: Tensor | None = None) -> Any:
         if self.region == "lengths":
             torch._dynamo.maybe_mark_dynamic(x, 1)
-        return self._forwards[type(block)](block, x, *state_and_reset)
+            if reset is not None:
+                # sequences that share rows: their number varies too
+                torch._dynamo.maybe_mark_dynamic(x, 0)
+                torch._dynamo.maybe_mark_dynamic(reset, [0, 1])
+        return self._forwards[type(block)](block, x, state, reset)
 
     @contextmanager
     def _compiled_blocks(self) -> Iterator[None]:

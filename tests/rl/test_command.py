@@ -89,6 +89,7 @@ def test_sizes_are_the_environments_unless_given():
         (("rl", "--env", "catch", "--held-out", "texts"), "--held-out is not for agents; leave it away"),
         (("rl", "--env", "catch", "--checkpoint-blocks"), "--checkpoint-blocks is not for agents; leave it away"),
         (("rl", "--env", "catch", "--compile", "blocks"), "--compile blocks is not for agents"),
+        (("rl", "--env", "catch", "--pack", "yes"), "--pack yes is not for agents"),
         (("rl", "--env", "catch", "--seeds", "1", "1"), "--seeds 1 1: a seed is there twice"),
         (("rl", "--env", "catch", "--set", "impala.mode=fre"), "unknown value for mode 'fre'; did you mean 'free'?"),
         (("rl", "--env", "catch", "--set", "impala.environments=500"), "500 environments with 32 unrolls an update have a lag"),

@@ -1,7 +1,7 @@
 """A task and a run so small that they train in a moment; `python -m tests.train.tiny FOLDER` trains it in a process of its own.
 
 KILL_AT=fsync:5 or rename:3 or step:7 makes that process kill itself with SIGKILL just before its nth such call;
-LOSE=1 makes torchrun's process 1 do so at its first start only.
+LOSE=1 makes torchrun's process 1 do so at its first start only. PACKED=1: the run of `packed_trainer`.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import torch
 from rfwp.config import BlocksConfig, CodeExecutionConfig, FWPConfig, LSTMConfig, RunConfig, SequenceConfig, TrainConfig
 from rfwp.tasks import Split, Vocabulary
 from rfwp.tasks.types import tally, tally_sequences
-from rfwp.train import Log, Trainer
+from rfwp.train import Log, Speed, Trainer
 from rfwp.train.data import Data
 from rfwp.train.distributed import leave
 
@@ -70,6 +70,12 @@ def trainer(folder, config=None, task=None, **options):
     return Trainer(config or tiny_config(), folder, device="cpu", task=task or Tiny(), **options)
 
 
+def packed_trainer(folder, config=None, pack=True, **options):
+    """A Delta RNN on 70 sequences in batches of 48: two steps an epoch, of at most 16 of 24 rows in each of two processes."""
+    config = config or tiny_config("delta_rnn", batch=48)
+    return trainer(folder, config, Tiny(train=70), speed=Speed(pack=pack), **options)
+
+
 def weights(folder, name="last"):
     return (Path(folder) / name / "model.safetensors").read_bytes()
 
@@ -96,10 +102,11 @@ def main():
         place, name = (Data, "get") if what == "step" else (os, what)
         setattr(place, name, before_call(int(n), getattr(place, name), lambda: os.kill(os.getpid(), signal.SIGKILL)))
     changes = {name: int(value) for name, value in (text.split("=") for text in sys.argv[2:])}
-    base = tiny_config(dropout=0.0 if "RANK" in os.environ else 0.2)
+    packed = "PACKED" in os.environ
+    base = tiny_config("delta_rnn" if packed else "lstm", dropout=0.0 if "RANK" in os.environ else 0.2)
     config = dataclasses.replace(base, train=dataclasses.replace(base.train, **changes))
     # a checkpoint after every step: there is much to interrupt
-    Trainer(config, sys.argv[1], device="cpu", task=Tiny(), log=Log(), save_minutes=0).run()
+    (packed_trainer if packed else trainer)(sys.argv[1], config, log=Log(), save_minutes=0).run()
     leave()
     # a thread of gloo that is left can abort the process while the interpreter ends
     names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
