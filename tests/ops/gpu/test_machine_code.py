@@ -32,6 +32,8 @@ KERNELS = {
     "attention 64 bfloat16": ATTENTION,
     "recurrent_delta 16 float32": ["recurrent_delta _run", "recurrent_delta _run", "recurrent_delta _back"],
 }
+SPILLED = {("delta 128 float32", "delta_large_backward chunks_kernel"): 144}
+"""Where that was measured to be faster."""
 
 
 @pytest.mark.parametrize("what", KERNELS)
@@ -44,7 +46,7 @@ def test_kernels_compile_and_keep_their_matrices_in_registers(what, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"{kernel} spilled bytes: 0" for kernel in KERNELS[what]]
+    assert done.stdout.splitlines() == [f"{kernel} spilled bytes: {SPILLED.get((what, kernel), 0)}" for kernel in KERNELS[what]]
 
 
 LOOP = """
