@@ -81,6 +81,16 @@ class RFWPForCausalLM(PreTrainedModel, GenerationMixin):
 
     # --- What transformers asks of a model ---
 
+    def generate(self, inputs: Tensor | None = None, *args: Any, **others: Any) -> Any:
+        """As in transformers, but without an attention_mask nothing is padding.
+
+        transformers would guess a mask from the padding token. That is `<eos>`, which stands in the midst of a text.
+        """
+        ids = others.get("input_ids") if inputs is None else inputs
+        if others.get("attention_mask") is None and ids is not None:
+            others["attention_mask"] = torch.ones_like(ids)
+        return super().generate(inputs, *args, **others)
+
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         """No: `generate` begins without a cache and gets ours from the first call."""

@@ -16,9 +16,9 @@ from rfwp.errors import InvalidInput
 from rfwp.layers.state import flat
 from rfwp.lm.carried import Carried
 from rfwp.lm.evaluate import on_device, paper_perplexity, quick_perplexity
-from rfwp.lm.saved import WORDS
+from rfwp.lm.saved import WORDS, text_of_run
 from rfwp.lm.schedule import check_language_training, learning_rate
-from rfwp.lm.segments import Segments, fingerprint
+from rfwp.lm.segments import Segments, fingerprint, unlearned_words
 from rfwp.models import SequenceModel
 from rfwp.models.adaptive import TiedAdaptive
 from rfwp.tasks.wikitext import Text
@@ -54,7 +54,9 @@ class LanguageTrainer(EpochRunner):
     ):
         check_language_training(config)
         super().__init__(config, folder, speed, **options)
-        self.text = Text(config.text) if text is None else text
+        if text is None:
+            text = text_of_run(config, self.folder.path) if self.folder.used else Text(config.text)
+        self.text = text
         self._check_words()
         train, world = config.train, self.world
         if train.streams % (world.size * train.accumulate):
@@ -63,18 +65,20 @@ class LanguageTrainer(EpochRunner):
             )
         self.segments = Segments(self.text.batches("train", train.streams, world.rank, world.size), world.size)
         self._prepare(fingerprint(self.text))
+        for line in unlearned_words(self.text):
+            self._warn(line)
         self.steps = train.validate_every
         self.valid = on_device(self.text.tokens("valid"), world.device)
         self.carried = Carried(self.model, train.streams // world.size, world.device) if train.carry else None
 
     def _check_words(self) -> None:
-        """The model has a place for each word, and a run that is here has the same ones."""
+        """A run that is here has the same words, and the model has a place for each."""
         model, words = self.config.model, self.text.words
+        if (saved := self.folder.path / WORDS).exists():
+            check_same_vocabulary(Words.load(saved), words)
         if (model.inputs, model.outputs) != (len(words), len(words)):
             seen = f"model.inputs={model.inputs} and model.outputs={model.outputs}, but the vocabulary has {len(words)} words"
             raise InvalidInput(f"{seen}; use {len(words)} for both")
-        if (saved := self.folder.path / WORDS).exists():
-            check_same_vocabulary(Words.load(saved), words)
 
     def _create(self) -> None:
         super()._create()

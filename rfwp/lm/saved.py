@@ -2,13 +2,15 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from rfwp.config import SequenceConfig, from_dict
+from rfwp.config import LanguageRunConfig, SequenceConfig, from_dict
 from rfwp.errors import InvalidFile, RFWPError
 from rfwp.models import SequenceModel
 from rfwp.models.pretrained import locate
+from rfwp.tasks.wikitext import Text
 from rfwp.tasks.words import Words
 from rfwp.train.checkpoint import BEST, CONFIG, EARLIER_BEST, STATE, load
 from rfwp.train.folder import LOCK
@@ -29,6 +31,14 @@ def load_language_model(path: str | Path, device: torch.device | str = "cpu") ->
     words = Words.load(_words_file(folder))
     check_vocabulary(model.config, words, folder)
     return model.to(device).eval(), words
+
+
+def text_of_run(config: LanguageRunConfig, run: Path, **options: Any) -> Text:
+    """The text that a run was trained on; an error says where its place is written, for it may have moved since."""
+    try:
+        return Text(config.text, **options)
+    except InvalidFile as error:
+        raise InvalidFile(f"{error} (the text that the run was trained on: text.source in {run / CONFIG})") from error
 
 
 def check_vocabulary(config: SequenceConfig, words: Words, where: object) -> None:

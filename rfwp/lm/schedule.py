@@ -23,6 +23,8 @@ def check_language_training(config: LanguageRunConfig) -> None:
     train, core = config.train, config.model.core
     check_counts(train, "steps", "streams", "accumulate", "validate_every", "test_stride")
     check_adam(train)
+    if config.text.segment < 1:
+        raise InvalidInput(f"text.segment={config.text.segment}; use at least 1")
     if not 0 <= train.warmup < train.steps:
         raise InvalidInput(f"train.warmup={train.warmup} of {train.steps} steps; use 0 to {train.steps - 1}")
     if train.test_stride > config.text.segment:

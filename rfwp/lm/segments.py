@@ -10,8 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rfwp.tasks.streams import Batches
-from rfwp.tasks.types import NO_TARGET
+from rfwp.tasks.types import NO_TARGET, SPLITS
 from rfwp.tasks.wikitext import Text
+
+MANY = 0.25
+"""A larger share of unknown words is hardly meant."""
+_PIECE = 2**24
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,29 @@ class Segments:
                 counts[n // share] += np.add.reduceat((row >= low) & (row < high), starts, dtype=np.int64)
             most.append(int(counts.max()))
         return tuple(most)
+
+
+def unlearned_words(text: Text) -> list[str]:
+    """Lines about what no model can learn here: words of the training text that are `<unk>`, or an `<unk>` that is not in it."""
+    unk = text.words.symbols[text.words.unk]
+    share = {name: _count(text.tokens(name), text.words.unk) / len(text.tokens(name)) for name in SPLITS}
+    lines = []
+    if share["train"] > MANY:
+        lines.append(
+            f"{share['train']:.0%} of the training text is {unk}: the vocabulary lacks these words; has it one word a line?"
+        )
+    held_out = [f"{share[name]:.2%} of the {name} text" for name in ("valid", "test") if share[name]]
+    if held_out and not share["train"]:
+        lines.append(
+            f"{' and '.join(held_out)} is {unk}, which the training text never has, so the model cannot expect it;"
+            " --vocabulary FILE without the rarest words would let it learn that"
+        )
+    return lines
+
+
+def _count(tokens: np.ndarray, word: int) -> int:
+    """Piece by piece: a mask of the whole text would be large."""
+    return sum(int(np.count_nonzero(tokens[start : start + _PIECE] == word)) for start in range(0, len(tokens), _PIECE))
 
 
 def fingerprint(text: Text) -> str:

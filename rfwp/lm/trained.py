@@ -4,17 +4,14 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from rfwp.config import LanguageRunConfig
-from rfwp.errors import InvalidFile, InvalidInput
+from rfwp.errors import InvalidInput
 from rfwp.lm.evaluate import on_device, paper_perplexity, precision_of
-from rfwp.lm.saved import load_language_model
+from rfwp.lm.saved import load_language_model, text_of_run
 from rfwp.models.perplexity import Perplexity, sliding_window
-from rfwp.tasks.wikitext import Text
-from rfwp.tasks.words import Words
 from rfwp.train.checkpoint import replace_file
 from rfwp.train.folder import RunFolder
 from rfwp.train.log import Log
@@ -52,7 +49,8 @@ def evaluate_run(path: Path, options: EvalOptions, log: Log) -> Evaluation:
     assert isinstance(config, LanguageRunConfig)
     stride = config.train.test_stride if options.stride is None else options.stride
     model, words = load_language_model(path, find_device(options.device))
-    tokens = on_device(_tokens(config, words, options.split), next(model.parameters()).device)
+    text = text_of_run(config, path, splits=(options.split,), words=words)
+    tokens = on_device(text.tokens(options.split), next(model.parameters()).device)
     segment, carry = config.text.segment, config.train.carry
     if not 1 <= stride <= segment:
         raise InvalidInput(f"--stride {stride} does not fit windows of {segment} words; use 1 to {segment}")
@@ -70,13 +68,6 @@ def evaluate_run(path: Path, options: EvalOptions, log: Log) -> Evaluation:
     evaluation = Evaluation(options.split, how, found, seconds, by_position)
     _keep(evaluation, path)
     return evaluation
-
-
-def _tokens(config: LanguageRunConfig, words: Words, split: str) -> Any:
-    try:
-        return Text(config.text, splits=(split,), words=words).tokens(split)
-    except InvalidFile as error:
-        raise InvalidFile(f"{error} (the text that the run was trained on)") from error
 
 
 def _numbers(values: torch.Tensor) -> list[float]:

@@ -87,14 +87,16 @@ class TiedAdaptive(nn.Module):
     def _check(self, hidden: Tensor, targets: Tensor, capacity: Sequence[int] | None) -> None:
         if len(hidden):
             check_shapes("TiedAdaptive", {"hidden": (hidden, f"N {self.embedding.embedding_dim}"), "targets": (targets, "N")})
-        if capacity is None:
-            return
-        if len(capacity) != len(self.clusters) or min(capacity) < 0:
+        if capacity is not None and (len(capacity) != len(self.clusters) or min(capacity) < 0):
             raise InvalidInput(
                 f"TiedAdaptive: capacity={tuple(capacity)}; give one number for each of {len(self.clusters)} clusters"
             )
         # a compiled graph cannot look at values, and looking at them on a GPU would wait for it at every call
         if torch.compiler.is_compiling() or targets.device.type != "cpu":
+            return
+        if len(targets) and (largest := int(targets.max())) >= self.ends[-1]:
+            raise InvalidInput(f"TiedAdaptive: targets contain {largest}, outside of the vocabulary 0 .. {self.ends[-1] - 1}")
+        if capacity is None:
             return
         counts = self.count(targets)
         if any(n > size for n, size in zip(counts, capacity, strict=True)):

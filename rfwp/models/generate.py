@@ -40,6 +40,8 @@ def stream(
     state        what the model remembers from before the prompt
     """
     _check(model, prompt, temperature, top_k, top_p, eos)
+    if seed is not None and not -(2**63) <= seed < 2**64:
+        raise InvalidInput(f"generate: seed={seed} is out of range; use a whole number of at most 64 bits")
     generator = None if seed is None else torch.Generator(prompt.device).manual_seed(seed)
     return _stream(model, prompt, temperature, top_k, top_p, generator, eos, state)
 
@@ -57,7 +59,9 @@ def sample(
     """logits (B, V) -> tokens (B,), with nothing asked of the device."""
     if temperature == 0:
         return logits.argmax(-1)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    # the most likely token stays at 0: a very small temperature would make all of them -inf
+    logits = (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
     indices = None
     if top_k is not None:
         logits, indices = logits.topk(min(top_k, logits.shape[-1]))

@@ -4,7 +4,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import repeat
 from pathlib import Path
 from typing import Self
@@ -99,5 +99,11 @@ def _completed(words: Iterable[str], path: Path) -> list[str]:
         symbols.insert(0, EOS)
     if UNK not in symbols:
         symbols.insert(symbols.index(EOS) + 1, UNK)
-        _log.warning("%s has no %s; added as word %d, for words that are not in the vocabulary", path, UNK, symbols.index(UNK))
+        _say_added(path, symbols.index(UNK))
     return symbols
+
+
+@cache
+def _say_added(path: Path, place: int) -> None:
+    """Once, however often a file is read."""
+    _log.warning("%s has no %s; added as word %d, for words that are not in the vocabulary", path, UNK, place)

@@ -140,6 +140,20 @@ def test_a_text_goes_on_from_a_cache_that_stays_as_it_was():
     assert all(torch.equal(a, b) for a, b in zip(leaves(cache.state), leaves(before.state), strict=True))
 
 
+@pytest.mark.parametrize("prompt", [[3, EOS, 4, 5], [EOS, 3, 4], [EOS, EOS], [3, 4, EOS]])
+def test_line_breaks_in_a_prompt_without_a_mask_are_no_padding(prompt):
+    model, wrapped = both()
+    ids = torch.tensor([prompt])
+    tokens, logits, cache = generated(wrapped, ids, max_new_tokens=4, do_sample=False)
+    with torch.no_grad():
+        whole = model(torch.cat((ids, tokens), dim=1))[0]
+    torch.testing.assert_close(logits, whole[:, len(prompt) - 1 : -1], **FLOAT32)
+    assert torch.equal(tokens, wrapped.generate(input_ids=ids, max_new_tokens=4, do_sample=False)[:, len(prompt) :])
+    longer = torch.cat((ids, tokens), dim=1)
+    one = wrapped.generate(longer, past_key_values=cache, max_new_tokens=3, do_sample=False)
+    assert torch.equal(one[:, longer.shape[1] :], model.generate(longer, 3, temperature=0))
+
+
 # --- Loss ---
 
 

@@ -14,13 +14,13 @@ import safetensors.torch
 import torch
 
 import rfwp
-from rfwp.config import AttentionConfig, replace
+from rfwp.config import AttentionConfig, TextConfig, replace
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.layers.state import detach
 from rfwp.lm.evaluate import on_device, paper_perplexity
 from rfwp.lm.saved import load_language_model
 from rfwp.lm.schedule import learning_rate
-from rfwp.lm.segments import Segments
+from rfwp.lm.segments import Segments, unlearned_words
 from rfwp.models.perplexity import sliding_window
 from rfwp.tasks.wikitext import Text
 from rfwp.tasks.words import Words
@@ -206,6 +206,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_batch(tmp_path, monke
         ({"train.warmup": 24}, "train.warmup=24 of 24 steps; use 0 to 23"),
         ({"train.lr": -1.0}, "train.lr=-1.0; use a positive number"),
         ({"train.test_stride": 7}, "train.test_stride=7 leaves out words between windows of 6; use at most 6"),
+        ({"text.segment": 0}, "text.segment=0; use at least 1"),
         ({"train.accumulate": 3}, "train.streams=4 cannot be shared equally by 1 processes in 3 parts"),
         ({"train.streams": 400}, "the text has 447 tokens, too few for 400 streams of 6 steps"),
         ({"model.inputs": 21, "model.outputs": 21}, "but the vocabulary has 20 words; use 20 for both"),
@@ -227,6 +228,62 @@ def test_another_vocabulary_than_the_run_has_is_one_line(tmp_path, text):
     (tmp_path / "words.txt").write_text("".join(f"x{n}\n" for n in range(18)) + "<eos>\n<unk>\n")
     with pytest.raises(InvalidFile, match=r"trained with another vocabulary \(20 words\) than this text has \(20\): word 0"):
         trainer(tmp_path, tiny_config(text))
+
+
+def begun(tmp_path, text):
+    """A text and the config of a run on it, in `run`."""
+    copy = tmp_path / "text"
+    shutil.copytree(text, copy)
+    config = tiny_config(copy, **{"train.steps": 4, "train.validate_every": 4})
+    trainer(tmp_path / "run", config).run()
+    return copy, config
+
+
+def test_a_text_with_more_words_than_the_run_has_is_another_vocabulary(tmp_path, text):
+    copy, config = begun(tmp_path, text)
+    with open(copy / "train.txt", "a") as file:
+        file.write("new\n")
+    with pytest.raises(InvalidFile, match=r"trained with another vocabulary \(20 words\) than this text has \(21\)"):
+        trainer(tmp_path / "run", config)
+
+
+def test_a_text_that_has_moved_can_be_named_in_the_config_of_the_run(tmp_path, text):
+    copy, config = begun(tmp_path, text)
+    copy.rename(tmp_path / "elsewhere")
+    place = tmp_path / "run/config.json"
+    with pytest.raises(InvalidFile, match=re.escape(f"(the text that the run was trained on: text.source in {place})")):
+        trainer(tmp_path / "run", config)
+    place.write_text(place.read_text().replace(str(copy), str(tmp_path / "elsewhere")))
+    trainer(tmp_path / "run", replace(config, {"text.source": str(tmp_path / "elsewhere")}))
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "vocabulary", "lines"),
+    [
+        ("a b a", "a c b a", "", ["20.00% of the valid text is <unk>, which the training text never has"]),
+        ("a b <unk>", "a c b a", "", []),
+        ("a b a", "a b", "", []),
+        (
+            "a b a",
+            "a b",
+            "5 a\n3 b",
+            ["75% of the training text is <unk>: the vocabulary lacks these words; has it one word a line?"],
+        ),
+        ("a b a a a a a", "c", "a\n<unk>", []),
+    ],
+)
+def test_words_that_no_model_can_learn_are_said(tmp_path, train, valid, vocabulary, lines):
+    for name, content in (("train", train), ("valid", valid), ("test", train), ("words", vocabulary)):
+        (tmp_path / f"{name}.txt").write_text(content + "\n")
+    words = str(tmp_path / "words.txt") if vocabulary else ""
+    found = unlearned_words(Text(TextConfig(str(tmp_path), vocabulary=words)))
+    assert [line[: len(start)] for line, start in zip(found, lines, strict=True)] == lines
+
+
+def test_a_run_says_that_its_vocabulary_is_of_another_text(tmp_path, text, caplog):
+    (tmp_path / "words.txt").write_text("<eos>\n<unk>\n" + "".join(f"x{n}\n" for n in range(18)))
+    trainer(tmp_path / "run", tiny_config(text, **{"text.vocabulary": str(tmp_path / "words.txt")}))
+    assert caplog.text.count("of the training text is <unk>: the vocabulary lacks these words") == 1
 
 
 def test_another_text_under_the_same_config_is_noticed(tmp_path, text):

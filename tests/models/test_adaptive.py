@@ -66,3 +66,11 @@ def test_embedding_and_output_weights_are_one_parameter():
 def test_cutoffs_that_do_not_rise_inside_the_vocabulary_are_refused(cutoffs):
     with pytest.raises(InvalidInput, match="must rise between 0 and the vocabulary of 23"):
         TiedAdaptive(VOCABULARY, WIDTH, cutoffs)
+
+
+@pytest.mark.parametrize("target", [23, 24, 500])
+def test_targets_outside_of_the_vocabulary_are_refused(target):
+    head, hidden, targets = TiedAdaptive(VOCABULARY, WIDTH, (5, 9)), torch.zeros(3, WIDTH), torch.tensor([1, target, -1])
+    for loss in (head.loss, head.nll):
+        with pytest.raises(InvalidInput, match=f"targets contain {target}, outside of the vocabulary 0 .. 22"):
+            loss(hidden, targets)

@@ -56,6 +56,13 @@ def test_top_k_1_and_a_tiny_top_p_are_greedy():
     assert torch.equal(model.generate(prompt, 10, top_p=1e-9), greedy)
 
 
+@pytest.mark.parametrize("temperature", [1e-6, 1e-40, 1e-320])
+def test_a_tiny_temperature_is_greedy(temperature):
+    logits = language_model().eval()(random_tokens(3, 4))[0][:, -1].float()
+    assert torch.equal(sample(logits, temperature, None, None, None), logits.argmax(-1))
+    assert torch.equal(sample(logits, temperature, 5, 0.9, None), logits.argmax(-1))
+
+
 def test_a_seed_decides_whatever_else_draws_random_numbers():
     model, prompt = language_model(), random_tokens(4, 3)
     one = model.generate(prompt, 20, seed=1)
@@ -137,6 +144,7 @@ def test_dropout_is_off_in_training_mode_too():
         ({"top_k": 0}, "top_k=0 leaves no token"),
         ({"top_p": 0.0}, "top_p=0.0; use a value above 0 and up to 1"),
         ({"top_p": 1.1}, "top_p=1.1"),
+        ({"seed": 2**64}, "seed=18446744073709551616 is out of range"),
         ({"eos": VOCABULARY}, "eos=23 is outside of the vocabulary 0 .. 22"),
         ({"prompt": torch.zeros(2, 0, dtype=torch.long)}, "the prompt is empty, its shape is (2, 0)"),
         ({"prompt": torch.zeros(3, dtype=torch.long)}, "prompt has shape (3,), expected 2 dimensions"),
