@@ -129,7 +129,7 @@ def train(core: str, updates: int, length: int, seed: int) -> float:
     games = make(MemoryGameConfig("recall", length=length), GAMES)
     model = ActorCritic(make_core(core), games.shape[0], games.actions)
     optimiser = torch.optim.Adam(model.parameters(), lr=LR)
-    player, begun, returns = Player(model, games, seed), time.perf_counter(), []
+    player, begun, returns, mean = Player(model, games, seed), time.perf_counter(), [], 0.0
     for update in range(1, updates + 1):
         unroll = player.unroll()
         advantage = advantages(unroll)
@@ -141,7 +141,8 @@ def train(core: str, updates: int, length: int, seed: int) -> float:
         returns.append([episode.score for episode in games.finished()])
         if update % max(1, updates // 20) == 0:
             recent = [score for scores in returns[-max(1, updates // 20) :] for score in scores]
-            mean = sum(recent) / len(recent)
+            # a long game may not have ended yet
+            mean = sum(recent) / len(recent) if recent else mean
             steps, seconds = update * GAMES * UNROLL, time.perf_counter() - begun
             print(f"{core}: {steps:>9,} steps, {seconds:5.1f} s, mean return {mean:.2f}", flush=True)
     return mean

@@ -115,6 +115,11 @@ def test_recurrent_ppo_solves_its_game_with_fast_weights(monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "solved"
 
 
+def test_recurrent_ppo_goes_on_where_no_game_of_some_updates_ended(capsys):
+    runpy.run_path(str(EXAMPLES / "recurrent_ppo.py"))["train"]("none", updates=3, length=40, seed=1)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
 @pytest.mark.parametrize("core", ["rdn", "delta_rnn", "delta_net", "lstm", "none"])
 def test_recurrent_ppo_learns_from_the_numbers_that_it_played_with(core):
     """Whole unrolls in one call, episodes beginning inside, give the log probabilities of playing step by step."""

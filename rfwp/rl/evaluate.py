@@ -11,6 +11,7 @@ from rfwp.config import AtariConfig, EnvironmentConfig
 from rfwp.errors import InvalidInput
 from rfwp.models import Agent, AgentOutput
 from rfwp.rl.eval_options import Protocol
+from rfwp.rl.faults import EnvironmentFailed, not_finite
 from rfwp.tasks.environments import Step, VectorEnvironment, make
 from rfwp.train.random import derived
 
@@ -121,7 +122,7 @@ class Player:
         self.agent, self.environment, self.greedy = agent.eval(), environment, greedy
         self.device = agent.value.weight.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        self.now = environment.reset(seed)
+        self.now = _checked(environment.reset(seed))
         self.state: Any = None
         self.seen: Seen | None = None
 
@@ -138,7 +139,7 @@ class Player:
         action = logits.argmax(-1).cpu().numpy()
         self.seen = Seen(self.now, output, action)
         self.environment.send(action)
-        self.now = self.environment.recv()
+        self.now = _checked(self.environment.recv())
         over = np.zeros(self.environment.n, bool)
         over[[episode.row for episode in self.environment.finished() if episode.whole]] = True
         return self.now, over
@@ -195,6 +196,13 @@ class Line:
         if self.dropped > DROPPED_MOST * self.wanted:
             raise InvalidInput(f"{self.dropped} episodes fell below zero and {len(counted)} did not; count them all")
         self.returns, self.full = tuple(counted[: self.wanted]), len(counted) >= self.wanted
+
+
+def _checked(step: Step) -> Step:
+    """A score that is no number would look like one, and an agent acts on whatever it sees."""
+    if found := not_finite(step):
+        raise EnvironmentFailed(f"the environment gave {found}; the agent cannot be tested in it")
+    return step
 
 
 def _check(episodes: int, runs: int, environments: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from traceback import extract_tb
 
 import numpy as np
 
@@ -75,7 +76,8 @@ class Restarting:
             self._steps = 0
             cause = describe(error)
             if self._in_a_row >= MOST:
-                raise EnvironmentFailed(f"the environments failed {MOST} times in a row, the last time with {cause}") from error
+                many = f"the environments failed {MOST} times in a row"
+                raise EnvironmentFailed(f"{many}, the last time with {cause}{line_of(error)}") from error
             self._say(f"{self.n} environments failed with {cause}; they are started anew (failure {self.failures})")
             # what is broken may not even close; all that matters are the new ones
             with suppress(Exception):
@@ -95,9 +97,22 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {text}{notes}" if text else f"{type(error).__name__}{notes}"
 
 
-def _checked(step: Step) -> Step:
+def line_of(error: Exception) -> str:
+    """`, in FILE:LINE`: where it was raised, for whoever wrote the environment; empty for what was found here."""
+    *_, last = extract_tb(error.__traceback__)
+    return "" if last.filename == __file__ else f", in {last.filename}:{last.lineno}"
+
+
+def not_finite(step: Step) -> str:
+    """What in it is no number; empty if nothing."""
     if not np.isfinite(step.reward).all():
-        raise ArithmeticError("a reward that is no finite number")
+        return "a reward that is no finite number"
     if step.observation.dtype != np.uint8 and not np.isfinite(step.observation).all():
-        raise ArithmeticError("an observation that is no finite number")
+        return "an observation that is no finite number"
+    return ""
+
+
+def _checked(step: Step) -> Step:
+    if found := not_finite(step):
+        raise ArithmeticError(found)
     return step

@@ -67,6 +67,8 @@ class Free:
             torch.cuda.synchronize(self.device)
         with self._on_stream():
             self.actors = [make_actor(self.acting, group) for group in range(groups)]
+            for actor in self.actors:
+                actor.keep(rows)
         self.environments = sum(actor.environment.n for actor in self.actors)
         check_lag(self.environments, rows, learner.config.max_lag)
         self.updates = Updates(learner, self.actors[0].next.empty(rows), record=record)

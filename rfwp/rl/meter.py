@@ -77,5 +77,6 @@ def describe(record: dict[str, float], steps: int) -> str:
     if record["failures"]:
         parts.append(f"{record['failures']:.0f} failures")
     if record["steps_per_s"]:
-        parts.append(f"{duration((steps - record['steps']) / record['steps_per_s'])} left")
+        # the last update may go beyond the last step
+        parts.append(f"{duration(max(0, steps - record['steps']) / record['steps_per_s'])} left")
     return ", ".join(parts)

@@ -126,12 +126,18 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
         except EnvironmentFailed:
             # several processes cannot save together when one of them is about to end
             if self.world.size == 1:
+                self._finish_update()
                 self._save()
             raise
         if self._recorded_steps < self.learner.steps:
             self._record()
         self._save()
         return None
+
+    def _finish_update(self) -> None:
+        """Environments fail at any moment; an update that is under way on the GPU then would be saved half done."""
+        if self.world.device.type == "cuda":
+            torch.cuda.synchronize(self.world.device)
 
     def updates(self) -> Iterator[tuple[dict[str, float], list[Episode]]]:
         """Make the environments; then the numbers of every update and the episodes that ended before it, to the last step."""

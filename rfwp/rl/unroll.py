@@ -110,7 +110,7 @@ class Actor:
         self.inference = Inference(
             agent, *self._now, seed=seed, greedy=greedy, first=first, total=total, autocast=autocast, record=record
         )
-        self._unrolls = self._allocate(), self._allocate()
+        self._unrolls = [self._allocate(), self._allocate()]
         self.t = -skip
 
     def collect(self) -> Unroll:
@@ -120,6 +120,12 @@ class Actor:
             unroll = self.observe()
             if unroll is not None:
                 return unroll
+
+    def keep(self, rows: int) -> None:
+        """Room for as many unrolls as can wait for a learner that takes so many rows at once, of any actors, and for one more."""
+        # fewer than `rows` rows wait for more; the first unroll among them may have only one row left
+        while len(self._unrolls) < 2 + (rows - 2) // self.environment.n:
+            self._unrolls.append(self._allocate())
 
     @property
     def next(self) -> Unroll:
@@ -151,15 +157,18 @@ class Actor:
             self._write(self.t)
         if self.t < self.steps:
             return None
-        unroll, other = self._unrolls
+        unroll = self.next
         unroll.episodes = list(self.environment.finished())
-        # the last observation becomes the first of the next unroll when that begins: until then the other one is in use
-        self._unrolls, self.t = (other, unroll), 0
+        # the last observation becomes the first of the next unroll when that begins: until then that one is in use
+        self._unrolls, self.t = [*self._unrolls[1:], unroll], 0
         return unroll
 
     def _receive(self, step: Step) -> None:
         """Observation, reward and done, to the agent's device."""
-        for place, array in zip(self._staging, (step.observation, step.reward, step.done), strict=True):
+        for name, place, array in zip(Step._fields, self._staging, step, strict=True):
+            # otherwise it would be repeated until it fits
+            if array.shape != place.shape:
+                raise InvalidInput(f"Actor: the environment's {name} has shape {array.shape}, expected {tuple(place.shape)}")
             place.numpy()[...] = array
         if self._now is not self._staging:
             for there, place in zip(self._now, self._staging, strict=True):

@@ -13,7 +13,7 @@ _MOST_CHANNELS = 4
 
 
 class Gym:
-    """N copies of a gymnasium environment, one after another in this thread."""
+    """N copies of a gymnasium environment, one after another in this thread. A time limit ends an episode like any other end."""
 
     def __init__(self, config: GymConfig, n: int, first: int = 0) -> None:
         self.config = config
@@ -58,9 +58,8 @@ class Gym:
         self._environments.close()
 
     def _convert(self, observation: np.ndarray) -> np.ndarray:
-        if _is_image(self._space):
-            # channels last, or none at all
-            observation = np.moveaxis(observation, -1, 1) if observation.ndim == 4 else observation[:, None]
+        if _channels(self._space) == -1:
+            observation = np.moveaxis(observation, -1, 1)
         return np.ascontiguousarray(observation.reshape(self.n, *self.shape), dtype=self.dtype)
 
 
@@ -109,12 +108,18 @@ def _observed(name: str, space: Any) -> tuple[tuple[int, ...], np.dtype]:
 
     if not isinstance(space, Box):
         raise InvalidInput(f"environment '{name}' has observations {space}; only a box (numbers or an image) can be seen")
-    if _is_image(space):
-        height, width, *channels = space.shape
-        return (*(channels or (1,)), height, width), np.dtype(np.uint8)
+    if 0 in space.shape:
+        raise InvalidInput(f"environment '{name}' has observations {space}, which are empty; an agent has to see something")
+    if space.dtype == np.uint8 and len(space.shape) == 2:
+        return (1, *space.shape), np.dtype(np.uint8)
+    if (channels := _channels(space)) is not None:
+        first = space.shape if channels == 0 else (space.shape[-1], *space.shape[:-1])
+        return first, np.dtype(np.uint8)
     return (math.prod(space.shape),), np.dtype(np.float32)
 
 
-def _is_image(space: Any) -> bool:
-    """Bytes in two dimensions, or in three with the channels last."""
-    return space.dtype == np.uint8 and (len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[-1] <= _MOST_CHANNELS))
+def _channels(space: Any) -> int | None:
+    """The dimension of an image's channels or stacked frames: the last one or the first, where that is small; None: no image."""
+    if space.dtype != np.uint8 or len(space.shape) != 3:
+        return None
+    return next((dimension for dimension in (-1, 0) if space.shape[dimension] <= _MOST_CHANNELS), None)

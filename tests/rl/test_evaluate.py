@@ -7,7 +7,9 @@ import torch
 from rfwp.config import AgentConfig, AtariConfig, GymConfig, LSTMConfig, MemoryGameConfig, NoCoreConfig
 from rfwp.errors import InvalidInput
 from rfwp.models import Agent
-from rfwp.rl.evaluate import Evaluation, Line, evaluate, with_protocol
+from rfwp.rl.evaluate import Evaluation, Line, Player, evaluate, with_protocol
+from rfwp.rl.faults import EnvironmentFailed
+from tests.rl.fake import CORES, Noise, make_agent
 
 CATCH = MemoryGameConfig("catch")
 
@@ -179,3 +181,20 @@ def test_an_agent_of_another_action_set_is_one_line():
 def test_nothing_to_play_is_an_error(name):
     with pytest.raises(InvalidInput, match=f"{name}=0; use at least 1"):
         evaluate(small_agent(), CATCH, **{name: 0})
+
+
+@pytest.mark.parametrize("part", ["reward", "observation"])
+def test_numbers_that_are_none_are_no_score(part):
+    environment = Noise(2)
+    player = Player(make_agent(CORES["lstm"], environment), environment)
+    player.step()
+    recv = environment.recv
+
+    def broken():
+        step = recv()
+        getattr(step, part)[1] = np.nan
+        return step
+
+    environment.recv = broken
+    with pytest.raises(EnvironmentFailed, match=rf"the environment gave an? {part} that is no finite number"):
+        player.step()

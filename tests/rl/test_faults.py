@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -69,12 +71,16 @@ def test_environments_that_do_not_even_close_are_started_anew_too():
     assert environment.failures == 1
 
 
-def test_three_failures_in_a_row_stop_with_the_cause():
+def test_three_failures_in_a_row_stop_with_the_cause_and_its_line():
     said = []
     environment = Restarting(lambda: Failing(2), said.append)
     with pytest.raises(EnvironmentFailed) as caught:
         play(environment, 10)
-    assert str(caught.value) == "the environments failed 3 times in a row, the last time with OSError: lost the emulator"
+    said_last, _, place = str(caught.value).partition(", in ")
+    assert said_last == "the environments failed 3 times in a row, the last time with OSError: lost the emulator"
+    path, _, line = place.rpartition(":")
+    assert path == __file__
+    assert "lost the emulator" in Path(path).read_text().splitlines()[int(line) - 1]
     assert isinstance(caught.value.__cause__, OSError)
     assert len(said) == 2
 

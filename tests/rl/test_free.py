@@ -86,6 +86,12 @@ def test_a_learner_that_is_slow_makes_actors_wait_until_the_lag_is_bounded(monke
     assert max(seen) == 3
 
 
+@pytest.mark.parametrize(("groups", "n", "rows"), [(2, 1, 8), (1, 5, 8), (1, 1, 3), (2, 2, 3)])
+def test_a_few_environments_fill_a_large_batch_with_several_unrolls(groups, n, rows):
+    free = make_free("feedforward", groups=groups, n=n, rows=rows, unroll=3, steps=12 * rows * 3)
+    assert len(list(free.run())) == 12
+
+
 def test_more_environments_than_the_lag_allows_are_refused():
     check_lag(33, 8, 4)
     with pytest.raises(InvalidInput, match="34 environments with 8 unrolls an update have a lag above max_lag=4; use at most 33"):

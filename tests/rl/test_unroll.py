@@ -120,3 +120,26 @@ def test_what_does_not_fit_is_one_line(change, steps, message):
         Actor(agent, environment, steps)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "cut", "message"),
+    [
+        ("observation", np.s_[:, :1], "the environment's observation has shape (3, 1), expected (3, 5)"),
+        ("reward", np.s_[:1], "the environment's reward has shape (1,), expected (3,)"),
+        ("done", np.s_[0], "the environment's done has shape (), expected (3,)"),
+    ],
+)
+def test_answers_of_other_shapes_are_refused_and_not_repeated(part, cut, message):
+    environment = Noise()
+    actor = Actor(make_agent(CORES["lstm"], environment), environment, steps=3)
+    recv = environment.recv
+
+    def broken():
+        step = recv()
+        return step._replace(**{part: getattr(step, part)[cut]})
+
+    environment.recv = broken
+    with pytest.raises(InvalidInput) as caught:
+        actor.collect()
+    assert message in str(caught.value)

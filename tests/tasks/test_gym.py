@@ -60,6 +60,8 @@ def test_cart_pole_falls_when_pushed_one_way():
     [
         ((6, 5, 3), np.uint8, (3, 6, 5), np.uint8),
         ((6, 5), np.uint8, (1, 6, 5), np.uint8),
+        ((4, 6, 5), np.uint8, (4, 6, 5), np.uint8),
+        ((5, 6, 7), np.uint8, (210,), np.float32),
         ((7,), np.uint8, (7,), np.float32),
         ((2, 3), np.float64, (6,), np.float32),
         ((), np.float32, (1,), np.float32),
@@ -70,7 +72,7 @@ def test_images_come_channels_first_and_everything_else_as_a_vector(register, sh
     assert (environment.shape, environment.dtype) == (shown, shown_dtype)
     observation = environment.reset(seed=1).observation
     expected = np.arange(np.prod(shape)).reshape(shape)
-    expected = np.moveaxis(expected, -1, 0) if len(shape) == 3 else expected.reshape(shown)
+    expected = np.moveaxis(expected, -1, 0) if shape == (6, 5, 3) else expected.reshape(shown)
     np.testing.assert_array_equal(observation, np.stack([expected] * 2))
     environment.close()
 
@@ -92,6 +94,11 @@ def test_what_cannot_be_learned_is_refused_in_one_line():
         make(GymConfig("Pendulum-v1"), 1)
     with pytest.raises(InvalidInput, match=r"'FrozenLake-v1' has observations Discrete\(16\); only a box"):
         make(GymConfig("FrozenLake-v1"), 1)
+
+
+def test_observations_of_nothing_are_refused(register):
+    with pytest.raises(InvalidInput, match=r"'Seen-v0' has observations Box\(.*\), which are empty"):
+        register((0,), np.float32)
 
 
 def test_atari_games_are_sent_to_their_own_emulators():
