@@ -71,8 +71,11 @@ def devices_and_codes(runs: Iterable[Run]) -> tuple[str, str]:
 
 def append_line(path: Path, data: Mapping[str, Any]) -> None:
     """Add one line of JSON, in one write, so that processes that finish together never mix within a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    append_text(path, json.dumps(data, allow_nan=False) + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        append_text(path, json.dumps(data, allow_nan=False) + "\n")
+    except OSError as error:
+        raise InvalidFile(f"cannot write {path}: {error.strerror}") from error
 
 
 def append_text(path: Path, text: str) -> None:
@@ -113,7 +116,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Run | None]]:
         try:
             run = Run(**{name: value for name, value in json.loads(line).items() if name in names})
             yield number, run if _is_whole(run) else None
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             yield number, None
 
 

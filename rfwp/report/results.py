@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rfwp.errors import RFWPError
 from rfwp.report.atari import render_atari
+from rfwp.report.figures import learning_curves
 from rfwp.report.records import Run, choose, read_lines
 from rfwp.report.speed import Measurement, read_measurements
 from rfwp.report.wiki import text_tables
@@ -48,6 +49,7 @@ def _can_be_placed(run: Run) -> bool:
         choose([run], run.preset)
         text_tables([run])
         render_atari([run])
-    except (RFWPError, LookupError, TypeError, ValueError, AttributeError):
+        learning_curves([run])
+    except (RFWPError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
         return False
     return True

@@ -23,9 +23,10 @@ from rfwp.config import (
     to_dict,
 )
 from rfwp.errors import InvalidInput, RFWPError, unknown
-from rfwp.presets import TASKS, WIKI_28M, is_language, language_run, presets, run_config
+from rfwp.presets import TASKS, WIKI_28M, is_agent, is_language, language_run, presets, run_config
 from rfwp.report.paper import tables
 from rfwp.report.records import Run, same_run
+from rfwp.train.folder import RunFolder
 
 AnyConfig = RunConfig | LanguageRunConfig
 Change = Callable[[Any], AnyConfig]
@@ -80,6 +81,10 @@ def chosen_presets(table: str, models: Sequence[str] = ()) -> list[str]:
     known = by_table | {id: found for id, found in by_paper.items() if found}
     known["wiki-28m"] = list(WIKI_28M)
     known["all"] = [preset for found in by_table.values() for preset in found]
+    if table in tables() and table not in known:
+        agents = any(is_agent(preset) for preset in tables()[table].presets())
+        how = "rfwp reproduce atari --steps N" if agents else "rfwp train lm/ROW, a run each"
+        raise InvalidInput(f"{table} is not made by this command, but by: {how}; see docs/reproduce.md")
     if table not in known:
         raise unknown("table", table, [*known, AGENTS])
     names = {preset.split("/")[1] for preset in known[table]}
@@ -97,9 +102,22 @@ def make_jobs(names: Iterable[str], seeds: Sequence[int], change: Change, folder
     for name in names:
         plain = language_run(name) if is_language(name) else run_config(name)
         config = change(plain)
-        home = folder / (name.replace("/", "-") + ("" if key(config) == key(plain) else f"-{key(config)}"))
-        jobs += [Job(replace(config, {"train.seed": seed}), home / f"seed-{seed}") for seed in dict.fromkeys(seeds)]
+        home, own = folder / name.replace("/", "-"), folder / f"{name.replace('/', '-')}-{key(config)}"
+        for seed in dict.fromkeys(seeds):
+            job = Job(replace(config, {"train.seed": seed}), home / f"seed-{seed}")
+            # `rfwp train` uses the same folder, and may have left a changed run there
+            shared = key(config) == key(plain) and _can_hold(job.folder, job.config)
+            jobs.append(job if shared else Job(job.config, own / f"seed-{seed}"))
     return jobs
+
+
+def _can_hold(folder: Path, config: AnyConfig) -> bool:
+    """Whether a folder holds this run, or none."""
+    try:
+        RunFolder(folder).check(config)
+    except RFWPError:
+        return False
+    return True
 
 
 J = TypeVar("J", bound=Job)

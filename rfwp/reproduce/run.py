@@ -88,6 +88,11 @@ def reproduce(
 
     `elapsed`: seconds of the budget that are over; None: the age of this process.
     """
+    try:
+        # not after hours of training
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFile(f"cannot make the folder {options.out}: {error.strerror}; give another --out") from None
     request = {"out": str(options.out.absolute()), "device": options.device, "commit": options.commit}
     at_once = min(options.jobs, max(1, len(plan.missing)))
     with StopSignals() as signals:

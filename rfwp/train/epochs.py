@@ -158,6 +158,8 @@ class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
         wish = self.world.agree(self._wish(min(SAVE_SECONDS, 60 * self.save_minutes)), step=0, last=0)
         if wish or self._ended():
             self._save_last()
+            # a signal that came meanwhile; behind the last epoch nobody would ask for it again
+            wish = max(wish, self.world.agree(self._signals.wish, step=0, last=0))
         return wish
 
     def _save_last(self) -> None:

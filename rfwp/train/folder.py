@@ -83,8 +83,11 @@ class Folder(Generic[C, R]):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder. Only one process trains in it; the lock goes with the process, however it ends."""
-        with writing(self.path / LOCK):
+        try:
             self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidFile(f"cannot make the folder {self.path}: {error.strerror}; use another one") from error
+        with writing(self.path / LOCK):
             sync(self.path.parent)
             file = (self.path / LOCK).open("w")
         with file:

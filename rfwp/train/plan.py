@@ -1,5 +1,6 @@
 """Runs as they are asked for: a config and a folder each, trained one after another."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -98,7 +99,7 @@ def plan_resumed(base: Any, options: TrainOptions, kind: Kind) -> list[Plan]:
         raise InvalidInput("--resume takes one run; leave --seeds away")
     folder.check(replace(wanted, {kind.seed: seeds[0]}))
     if folder.finished:
-        raise InvalidInput(f"{folder} is finished; see: rfwp eval {folder}")
+        raise InvalidInput(f"{folder} is finished; see: rfwp eval {shlex.quote(str(folder))}")
     return [Plan(config, folder)]
 
 

@@ -3,6 +3,7 @@
 What is trained and how, the kinds of runs say: `rfwp.train.epochs` for models of sequences, `rfwp.rl.trainer` for agents.
 """
 
+import shlex
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypedDict, TypeVar
@@ -146,7 +147,7 @@ class Runner(ABC, Generic[C, R]):
             self.log.warn(line)
 
     def _say_stopped(self, by: str, where: str) -> None:
-        self._say(f"stopped by {by} {where}, saved; go on with: rfwp train --resume {self.folder}")
+        self._say(f"stopped by {by} {where}, saved; go on with: rfwp train --resume {shlex.quote(str(self.folder))}")
 
     def _start_log(self, epochs: int, done: int) -> None:
         """`epochs`: 0 if there are only steps. `done`: epochs or steps that TensorBoard has already."""

@@ -36,6 +36,7 @@ class Speed:
         """What is compiled, and whether steps are replayed; `lengths`: how many the batches have, packed ones shapes."""
         if self.compile not in get_args(Compile):
             raise unknown("choice of compile", self.compile, get_args(Compile))
+        self._check_switch("cuda_graph")
         gpu = world.device.type == "cuda"
         if self.cuda_graph is True and world.size > 1:
             raise InvalidInput("cuda_graph=True works in one process only; leave it on auto")
@@ -49,6 +50,7 @@ class Speed:
 
     def packs(self, config: RunConfig, world: World, saved: float) -> bool:
         """Whether sequences share rows; `saved`: the part of all steps, padding included, that it would save."""
+        self._check_switch("pack")
         core, parts = config.model.core, config.train.accumulate
         if self.pack is True and parts > 1:
             raise InvalidInput(f"pack=True does not go with train.accumulate={parts} parts of a batch; leave pack on auto")
@@ -58,6 +60,12 @@ class Speed:
             fast_weights = isinstance(core, BlocksConfig) and isinstance(core.layer, FWPConfig)
             return fast_weights and parts == 1 and saved >= WORTH_PACKING
         return self.pack
+
+    def _check_switch(self, name: str) -> None:
+        """The command line's words are none of Python's: "no" would count as true."""
+        value = getattr(self, name)
+        if value != "auto" and not isinstance(value, bool):
+            raise InvalidInput(f"{name}={value!r}; use True, False or 'auto'")
 
 
 def find_device(name: str | torch.device) -> torch.device:

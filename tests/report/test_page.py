@@ -207,6 +207,9 @@ DAMAGE = {
     "not a number": json.dumps(line(score=float("nan"))),
     "an agent without a game": without(agent_line(), "environment", environment={"kind": "atari"}),
     "a text without steps": without(text_line("rdn"), "train"),
+    "a language model without a text": json.dumps(line() | {"preset": "lm/rdn"}),
+    "a number without end": json.dumps(line() | {"curve": [[1, 2.0, 10**400]]}),
+    "brackets without end": "[" * 100_000,
 }
 
 

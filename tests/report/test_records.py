@@ -57,6 +57,12 @@ def test_runs_that_finish_together_never_mix_within_a_line(tmp_path):
     assert sorted(run.seed for run in read_runs(tmp_path)) == list(range(40))
 
 
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "runs").write_text("mine")
+    with pytest.raises(InvalidFile, match=r"cannot write .*runs.jsonl: "):
+        write(tmp_path / "runs", line())
+
+
 def test_not_a_number_is_never_written(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         write(tmp_path, line(score=float("nan")))

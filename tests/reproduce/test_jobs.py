@@ -5,10 +5,13 @@ import json
 import pytest
 
 from rfwp.config import replace
-from rfwp.errors import InvalidInput, UnknownName
+from rfwp.errors import InvalidFile, InvalidInput, UnknownName
 from rfwp.presets import TASKS, run_config
 from rfwp.report.records import read_runs
 from rfwp.reproduce.jobs import Costs, chosen_presets, guess, make_jobs, missing
+from rfwp.reproduce.options import ReproduceOptions
+from rfwp.reproduce.run import make_plan, reproduce
+from rfwp.train.folder import RunFolder
 from tests.report.runs import line, write
 from tests.reproduce.jobs import job, same
 
@@ -32,7 +35,6 @@ def test_table_2_has_the_24_printed_models_and_a_table_of_presets_all_of_its_own
     ("table", "models", "message"),
     [
         ("tabel-2", (), "unknown table 'tabel-2'; did you mean 'table-2'"),
-        ("table-1", (), "unknown table 'table-1'"),
         ("atarii", (), "unknown table 'atarii'; did you mean 'atari'"),
         ("listops-10", ("delta_rnn",), "unknown model of listops-10 'delta_rnn'; did you mean 'delta-rnn'"),
     ],
@@ -40,6 +42,12 @@ def test_table_2_has_the_24_printed_models_and_a_table_of_presets_all_of_its_own
 def test_an_unknown_table_or_model_is_named(table, models, message):
     with pytest.raises(UnknownName, match=message):
         chosen_presets(table, models)
+
+
+@pytest.mark.parametrize(("table", "how"), [("table-1", "rfwp train lm/ROW"), ("table-3", "rfwp reproduce atari --steps N")])
+def test_a_table_of_the_paper_that_is_made_in_another_way_says_how(table, how):
+    with pytest.raises(InvalidInput, match=f"{table} is not made by this command, but by: {how}"):
+        chosen_presets(table)
 
 
 def test_a_run_is_missing_unless_the_very_same_config_is_finished(tmp_path):
@@ -62,6 +70,29 @@ def test_a_changed_run_never_shares_its_folder_with_the_preset(tmp_path):
     assert len({plain.folder, short.folder, other.folder}) == 3
     with pytest.raises(InvalidInput, match="no seeds"):
         make_jobs(["listops-10/rdn"], (), same, tmp_path)
+
+
+def test_a_folder_in_which_a_changed_run_was_trained_is_left_alone(tmp_path):
+    """`rfwp train listops-10/rdn --epochs 2` trains in the very folder that the preset's own run would have."""
+    first, second = make_jobs(["listops-10/rdn"], (1, 2), same, tmp_path)
+    for found, config in ((first, epochs(2)(first.config)), (second, second.config)):
+        found.folder.mkdir(parents=True)
+        RunFolder(found.folder).create(config)
+    moved, kept = make_jobs(["listops-10/rdn"], (1, 2), same, tmp_path)
+    assert (moved.config, kept) == (first.config, second)
+    assert not moved.folder.exists()
+    # the next time too, when it is to be continued
+    RunFolder(moved.folder).path.mkdir(parents=True)
+    RunFolder(moved.folder).create(moved.config)
+    assert make_jobs(["listops-10/rdn"], (1, 2), same, tmp_path) == [moved, kept]
+
+
+def test_a_folder_for_the_results_that_cannot_be_made_is_one_line_before_anything_is_trained(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    options = ReproduceOptions("listops-10", models=("rdn",), seeds=(1,), out=tmp_path / "out", runs_folder=tmp_path / "runs")
+    with pytest.raises(InvalidFile, match=r"cannot make the folder .*out: File exists; give another --out"):
+        reproduce(make_plan(options), options, print)
+    assert not (tmp_path / "runs").exists()
 
 
 # --- How long they take ---

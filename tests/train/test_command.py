@@ -1,6 +1,7 @@
 """`rfwp train` and `rfwp eval` as a user sees them."""
 
 import json
+import shlex
 import signal
 
 import pytest
@@ -95,6 +96,16 @@ def test_a_stopped_run_says_how_to_go_on_and_does(capsys, tmp_path, monkeypatch,
     code, _, err = train(capsys, PRESET, "--out", folder, "--seeds", 7, *SET)
     assert code == 2
     assert "holds this run already, finished (sequence accuracy " in err
+
+
+def test_the_command_that_goes_on_can_be_pasted_whatever_the_folder_is_called(capsys, tmp_path, monkeypatch):
+    folder = tmp_path / "my first run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Data, "get", before_call(2, Data.get, lambda: signal.raise_signal(signal.SIGINT)))
+        out = train(capsys, PRESET, "--out", folder, *SET)[1]
+    pasted = shlex.split(out.splitlines()[-1].partition("go on with: ")[2])
+    assert pasted == ["rfwp", "train", "--resume", str(folder)]
+    assert train(capsys, *pasted[2:])[0] == 0
 
 
 def test_the_same_command_goes_on_with_the_unfinished_seeds_and_keeps_the_finished_ones(capsys, tmp_path, monkeypatch):

@@ -61,3 +61,10 @@ def test_a_broken_config_is_named_in_one_line(tmp_path, text, message):
     with pytest.raises(InvalidFile, match=message) as error:
         read_run_config(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    folder = RunFolder(tmp_path / "notes" / "run")
+    with pytest.raises(InvalidFile, match=r"cannot make the folder .*run: Not a directory; use another one"), folder.locked():
+        pass

@@ -17,6 +17,7 @@ from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.train import Diverged, Log, Result, Trainer, checkpoint
 from rfwp.train.data import Data
 from rfwp.train.evaluate import evaluate
+from rfwp.train.store import Store
 from tests.train.tiny import Tiny, before_call, tiny_config, trainer, weights
 
 
@@ -109,6 +110,18 @@ def test_a_stopped_run_resumes_bit_identically(tmp_path, monkeypatch, whole, bat
     assert_same_run(tmp_path, whole[0])
     assert result.metrics == whole[1].metrics
     assert [point[:2] for point in result.curve] == [point[:2] for point in whole[1].curve]
+
+
+def test_a_signal_while_the_last_checkpoint_is_written_is_not_lost(tmp_path, monkeypatch, whole):
+    """With several seeds the next one would begin."""
+    with monkeypatch.context() as patch:
+        # no checkpoint before the last one, so shortly after the start
+        save = before_call(1, Store.save_last, lambda: signal.raise_signal(signal.SIGINT))
+        patch.setattr(Store, "save_last", save)
+        stopped = trainer(tmp_path).run()
+    assert (stopped.stopped, stopped.epochs, stopped.metrics) == ("SIGINT", 3, {})
+    assert trainer(tmp_path).run().metrics == whole[1].metrics
+    assert_same_run(tmp_path, whole[0])
 
 
 def test_a_run_that_stops_between_epochs_resumes_bit_identically(tmp_path, monkeypatch, whole):

@@ -278,3 +278,12 @@ def test_the_command_packs_as_told_and_says_so(capsys, tmp_path, choice, said):
 def test_small_batches_are_left_as_they_are(tmp_path):
     """Eight rows are as few as there are: nothing to save."""
     assert not tiny_trainer(tmp_path, tiny_config("delta_rnn")).packed
+
+
+@pytest.mark.parametrize("word", ["no", "yes", 1, None])
+def test_words_of_the_command_line_are_no_choices_in_python(tmp_path, word):
+    """ "no" would be true."""
+    with pytest.raises(InvalidInput, match=f"pack={word!r}; use True, False or 'auto'"):
+        packed_trainer(tmp_path, pack=word)
+    with pytest.raises(InvalidInput, match=f"cuda_graph={word!r}; use True, False or 'auto'"):
+        Speed(cuda_graph=word).resolve(World())
