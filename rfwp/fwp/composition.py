@@ -49,13 +49,33 @@ class Composition:
         return {field: _specify(field, getattr(self, field), table) for field, table in parts}
 
     def matrix(self, name: str, d: int) -> FastMatrix:
-        return next(m for m in self.fast.matrices(d) if m.name == name)
+        for matrix in self.fast.matrices(d):
+            if matrix.name == name:
+                return matrix
+        raise unknown(f"fast matrix of {self.fast.title}", name, [m.name for m in self.fast.matrices(d)])
+
+    def query(self, programs: dict[str, Program], name: str) -> Tensor:
+        """The query that the slow net wrote for a matrix."""
+        found = programs[name].query if name in programs else None
+        if found is None:
+            raise InvalidInput(f"the slow net writes no query for '{name}' of {self.fast.title}; declare it with query=True")
+        return found
+
+    def check_output(self, y: Tensor, d: int) -> None:
+        """What a fast net's step gives back: y (..., H, d)."""
+        if y.shape[-1] != d:
+            raise InvalidInput(f"{self.fast.title}: step gives vectors of size {y.shape[-1]}, expected the head size {d}")
 
     def rule_of(self, matrix: FastMatrix) -> Rule:
         return matrix.rule or self.rule
 
     def map_key(self, matrix: FastMatrix, key: Tensor) -> Tensor:
-        return (matrix.key_map or self.phi)(key)
+        mapped = (matrix.key_map or self.phi)(key)
+        if mapped.shape[-1] != matrix.cols:
+            raise InvalidInput(
+                f"the feature map makes keys of size {mapped.shape[-1]} from {matrix.cols}; it must keep their size"
+            )
+        return mapped
 
     def map_query(self, matrix: FastMatrix, query: Tensor) -> Tensor:
         return (matrix.query_map or matrix.key_map or self.phi)(query)
@@ -122,7 +142,7 @@ def canonical(name: str) -> str:
 _KINDS = {
     "slow": ("slow net", ("title", "feeds_back", "own_state")),
     "rule": ("update rule", ("title", "has_beta", "update")),
-    "fast": ("fast net", ("title", "recurrent", "matrices", "step")),
+    "fast": ("fast net", ("title", "recurrent", "matrices", "vectors", "parameters", "unused", "step")),
     "phi": ("feature map", ("__call__",)),
 }
 """What each part is called, and what an object must have to be one."""
@@ -141,8 +161,10 @@ def _resolve(field: str, part: Any, table: dict[str, Any]) -> Any:
         if field == "phi" and bracket:
             raise InvalidInput(f"feature map '{part}' takes no fields; try '{text}'")
         return found if field == "phi" else _construct(kind, part, found, arguments)
-    if not all(hasattr(part, name) for name in needed):
-        raise InvalidInput(f"{part!r} is no {kind}; give an object of rfwp.fwp, or one of: {', '.join(table)}")
+    missing = [name for name in needed if not hasattr(part, name)]
+    if missing:
+        known = f"give an object of rfwp.fwp, or one of: {', '.join(table)}"
+        raise InvalidInput(f"{part!r} is no {kind}; {known} (it has no {', '.join(missing)})")
     return part
 
 

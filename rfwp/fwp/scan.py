@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from rfwp.errors import InvalidInput
 from rfwp.fwp.composition import Composition
 from rfwp.fwp.rules import forget_rows, read
 from rfwp.fwp.types import Program, State
@@ -25,13 +26,11 @@ class StepCell:
         return self.programs[name]
 
     def query(self, name: str) -> Tensor:
-        query = self.programs[name].query
-        assert query is not None, name
-        return query
+        return self.composition.query(self.programs, name)
 
     def read(self, name: str, query: Tensor, program: Program | None = None) -> Tensor:
-        program = program or self.programs[name]
         matrix = self.composition.matrix(name, self.head_size)
+        program = program or self.programs[name]
         key = self.composition.map_key(matrix, program.key)
         beta = None if program.beta is None else program.beta.sigmoid()
         W = self.composition.rule_of(matrix).update(self.old[name], key, program.value, beta)
@@ -39,6 +38,8 @@ class StepCell:
         return read(W, self.composition.map_query(matrix, query))
 
     def previous(self, name: str) -> Tensor:
+        if name not in self.old:
+            raise InvalidInput(f"{self.composition.fast.title} keeps no '{name}' from step to step; name it in vectors(d)")
         return self.old[name]
 
     def keep(self, name: str, value: Tensor) -> None:
@@ -70,6 +71,7 @@ def scan(
         u_t = feed_back(u[:, t], state["y"]) if feed_back is not None else u[:, t]
         cell = StepCell(composition, u_t, state, head_size, parameters or {})
         y = composition.fast.step(cell)
+        composition.check_output(y, head_size)
         state = cell.new | ({"y": y} if "y" in state else {})
         outputs.append(y)
     return torch.stack(outputs, dim=1).to(dtype), state

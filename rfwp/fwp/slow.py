@@ -66,12 +66,18 @@ class SlowModule(nn.Module):
             self.lstm = nn.LSTMCell(width, width, **factory)
         if isinstance(kind, Recurrent):
             self.R = nn.Parameter(torch.empty(heads, live, d, **factory))
-            self.reset_parameters()
+            self._draw_R()
 
     def reset_parameters(self) -> None:
-        """R ~ N(0, 1/sqrt(d)), as in the authors' code; W_slow keeps PyTorch's default."""
+        """Draw all weights again: R ~ N(0, 1/sqrt(d)), as in the authors' code; all others have PyTorch's default."""
+        self.W.reset_parameters()
+        if isinstance(self.kind, LSTM):
+            self.lstm.reset_parameters()
         if isinstance(self.kind, Recurrent):
-            nn.init.normal_(self.R, std=self.d**-0.5)
+            self._draw_R()
+
+    def _draw_R(self) -> None:
+        nn.init.normal_(self.R, std=self.d**-0.5)
 
     def forward(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         """Everything that needs no fast net output, for all steps at once."""

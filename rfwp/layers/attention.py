@@ -47,9 +47,16 @@ class Attention(Stepwise):
         self.qkv = nn.Linear(width, 3 * width, bias=bias, device=device, dtype=dtype)
         self.out = nn.Linear(width, width, bias=bias, device=device, dtype=dtype)
         if bias:
-            self.reset_parameters()
+            self._start_with_bias()
 
     def reset_parameters(self) -> None:
+        """Draw all weights again, as for a new layer."""
+        self.qkv.reset_parameters()
+        self.out.reset_parameters()
+        if self.qkv.bias is not None:
+            self._start_with_bias()
+
+    def _start_with_bias(self) -> None:
         """As nn.MultiheadAttention does it, which the authors' models with biases are made of."""
         nn.init.xavier_uniform_(self.qkv.weight)
         nn.init.zeros_(self.qkv.bias)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from rfwp.config import Wiring
 from rfwp.errors import InvalidInput, check_probability, unknown
+from rfwp.layers.lstm import LSTM
 from rfwp.layers.state import Stepwise
 
 
@@ -66,8 +67,13 @@ class Block(Stepwise):
         check_probability("Block", "dropout", dropout)
         if not isinstance(layer, nn.Module):
             raise InvalidInput(f"Block: layer is {layer!r}, expected a module; try Block(FWP({layer!r}, width, heads), ...)")
-        if getattr(layer, "width", width) != width:
-            raise InvalidInput(f"Block: width={width} but its layer has width={layer.width}; make them equal")
+        # not asked of other layers, where such names may mean anything
+        for size in ("inputs", "hidden") if isinstance(layer, LSTM) else ("width",):
+            if getattr(layer, size, width) != width:
+                raise InvalidInput(f"Block: width={width} but its layer has {size}={getattr(layer, size)}; make them equal")
+        # exact types: a subclass may take resets
+        if type(layer) in (nn.LSTM, nn.GRU, nn.RNN):
+            raise InvalidInput(f"Block: nn.{type(layer).__name__} takes no resets; try Block(rfwp.LSTM(width, width), ...)")
         self.wiring = wiring
         self.layer = layer
         self.dropout = nn.Dropout(dropout)

@@ -18,7 +18,7 @@ from rfwp.fwp.types import Program, State
 from rfwp.fwp.zoo import composition as find_composition
 from rfwp.layers.state import Stepwise, check_input, check_state
 from rfwp.ops import programmed
-from rfwp.ops.backend import check_backend
+from rfwp.ops.backend import check_backend, full_precision
 from rfwp.ops.state import state_dtype
 
 
@@ -64,6 +64,15 @@ class FWP(Stepwise):
             }
         )
         self.out = nn.Linear(width, width, bias=False, device=device, dtype=dtype)
+        # a feature map with weights of its own trains and moves with the layer
+        self.phi = self.composition.phi if isinstance(self.composition.phi, nn.Module) else None
+
+    def reset_parameters(self) -> None:
+        """Draw all weights again, as for a new layer."""
+        self.slow.reset_parameters()
+        self.out.reset_parameters()
+        for name, (_, value) in self.composition.fast.parameters(self.head_size).items():
+            nn.init.constant_(self.fast[name], value)
 
     def forward(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """x (B, T, width), reset (B, T) -> y (B, T, width) and the state after the last step."""
@@ -120,15 +129,16 @@ class FWP(Stepwise):
         plan = self.plan
         if plan == "scan":
             feed_back = self.slow.feed_back if self.composition.slow.feeds_back else None
-            return scan(
-                self.composition,
-                u,
-                state,
-                reset,
-                head_size=self.head_size,
-                feed_back=feed_back,
-                parameters=dict(self.fast.items()),
-            )
+            with full_precision(u):
+                return scan(
+                    self.composition,
+                    u,
+                    state,
+                    reset,
+                    head_size=self.head_size,
+                    feed_back=feed_back,
+                    parameters=dict(self.fast.items()),
+                )
         if self._as_programmed(plan, u):
             return self._run_programmed(plan, u, state, reset)
         if plan == "recurrent_delta":
@@ -139,6 +149,7 @@ class FWP(Stepwise):
         if plan == "delta + delta_lstm":
             return self._run_lstm(cell)
         y = self.composition.fast.step(cell)
+        self.composition.check_output(y, self.head_size)
         return y, cell.new
 
     def _as_programmed(self, plan: str, u: Tensor) -> bool:
@@ -262,13 +273,11 @@ class SequenceCell:
         return self.programs[name]
 
     def query(self, name: str) -> Tensor:
-        query = self.programs[name].query
-        assert query is not None, name
-        return query
+        return self.composition.query(self.programs, name)
 
     def read(self, name: str, query: Tensor, program: Program | None = None) -> Tensor:
-        program = program or self.programs[name]
         matrix = self.composition.matrix(name, self.head_size)
+        program = program or self.programs[name]
         q, k, v = self.composition.map_query(matrix, query), self.composition.map_key(matrix, program.key), program.value
         if self.composition.rule_of(matrix).has_beta:
             assert program.beta is not None
@@ -280,10 +289,10 @@ class SequenceCell:
         return y
 
     def previous(self, name: str) -> Tensor:
-        raise AssertionError("a fast net that looks back cannot run over a whole sequence at once")
+        raise InvalidInput(f"{self.composition.fast.title} looks back at '{name}'; say so with recurrent = True in its class")
 
     def keep(self, name: str, value: Tensor) -> None:
-        raise AssertionError("a fast net that keeps vectors cannot run over a whole sequence at once")
+        raise InvalidInput(f"{self.composition.fast.title} keeps '{name}'; say so with recurrent = True in its class")
 
     def parameter(self, name: str) -> Tensor:
         return self.parameters[name]

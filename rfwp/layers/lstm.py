@@ -58,7 +58,7 @@ class LSTM(nn.RNNBase, Stepwise):
             h, c = forget(h, reset, start), forget(c, reset, start)
             state = (h.transpose(0, 1).contiguous(), c.transpose(0, 1).contiguous())  # layers B hidden
             # the flag for training makes cuDNN keep what a backward pass needs, which may follow in eval mode too
-            fused = (tuple(self.parameters()), True, self.layers, 0.0, torch.is_grad_enabled(), False, True)
+            fused = (self._weights(), True, self.layers, 0.0, torch.is_grad_enabled(), False, True)
             y, h, c = torch.lstm(x[:, start:end], state, *fused)
             h, c = h.transpose(0, 1), c.transpose(0, 1)
             outputs.append(y)
@@ -66,12 +66,12 @@ class LSTM(nn.RNNBase, Stepwise):
 
     def _run_steps(self, x: Tensor, h: Tensor, c: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The same, written out one step at a time."""
-        outputs = []
+        weights, outputs = self._weights(), []
         for t in range(x.shape[1]):
             y, hs, cs = x[:, t], [], []
             h, c = forget(h, reset, t), forget(c, reset, t)
             for n in range(self.layers):
-                W, R, b, b_R = (getattr(self, f"{name}_l{n}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+                W, R, b, b_R = weights[4 * n : 4 * n + 4]
                 i, f, g, o = (F.linear(y, W, b) + F.linear(h[:, n], R, b_R)).chunk(4, dim=-1)
                 cs.append(f.sigmoid() * c[:, n] + i.sigmoid() * g.tanh())
                 y = o.sigmoid() * cs[-1].tanh()
@@ -79,3 +79,8 @@ class LSTM(nn.RNNBase, Stepwise):
             h, c = torch.stack(hs, dim=1), torch.stack(cs, dim=1)  # B layers hidden
             outputs.append(y)
         return torch.stack(outputs, dim=1), h, c
+
+    def _weights(self) -> tuple[Tensor, ...]:
+        """Four a layer, by name: one that is computed from others (weight norm, pruning) is no parameter of this module."""
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return tuple(getattr(self, f"{name}_l{n}") for n in range(self.layers) for name in names)

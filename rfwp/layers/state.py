@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from rfwp.errors import InvalidInput, check_device, check_reset, check_same, check_shapes
 from rfwp.ops.state import autocast_enabled
@@ -56,9 +57,14 @@ class Stepwise(nn.Module):
 
     def step(self, x: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, Any]:
         """One step, x (B, inputs), reset (B,) -> y (B, outputs) and the next state. It trains like the whole sequence."""
-        check_shapes(f"{type(self).__name__}.step", {"x": (x, "B inputs")})
+        check_step(f"{type(self).__name__}.step", "x", x, "B inputs", reset)
         y, state = self(x.unsqueeze(1), state, None if reset is None else reset.unsqueeze(1))
         return y.squeeze(1), state
+
+
+def check_step(where: str, name: str, x: Tensor, pattern: str, reset: Tensor | None) -> None:
+    """The input of one step, like "B inputs", and reset (B,), before they get their T."""
+    check_shapes(where, {name: (x, pattern)} | ({} if reset is None else {"reset": (reset, "B")}))
 
 
 def check_state(
@@ -92,6 +98,10 @@ def check_state(
 
 def check_input(where: str, x: Tensor, width: int, reset: Tensor | None, weight: Tensor) -> None:
     """x (B, T, width) and reset (B, T), on the device and in the dtype of the weights; autocast converts by itself."""
+    if isinstance(x, PackedSequence) or (isinstance(x, Tensor) and x.layout != torch.strided):
+        kind = "a PackedSequence" if isinstance(x, PackedSequence) else "not strided"
+        why = "outputs do not depend on padding behind them, the last state does"
+        raise InvalidInput(f"{where}: x is {kind}; pad it to (B, T, {width}): {why}")
     size = check_shapes(where, {"x": (x, f"B T {width}")})
     check_device(where, "x", x, "the layer", weight)
     if not autocast_enabled(x):

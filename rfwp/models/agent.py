@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfwp.config import AgentConfig, BlocksConfig
-from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes, unknown
+from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes, check_tensor, unknown
+from rfwp.layers.state import check_step
 from rfwp.models.core import build_core
 from rfwp.models.pretrained import Pretrained
 
@@ -137,6 +138,8 @@ class Agent(Pretrained):
         self, observation: Tensor, reward: Tensor, state: Any = None, reset: Tensor | None = None
     ) -> tuple[AgentOutput, Any]:
         """One step, observation (B, ...), reward (B,), reset (B,) -> logits (B, actions), value (B,) and the next state."""
+        check_step("Agent.step", "reward", reward, "B", reset)
+        check_tensor("Agent.step", "observation", observation)
         reset = None if reset is None else reset.unsqueeze(-1)
         output, state = self(observation.unsqueeze(1), reward.unsqueeze(-1), state, reset)
         return AgentOutput(output.logits.squeeze(1), output.value.squeeze(1)), state

@@ -48,7 +48,7 @@ class Pretrained(nn.Module):
         save_directory = Path(save_directory)
         if any(p.is_meta for p in self.parameters()):
             raise InvalidInput("a model on the meta device has no values to save; build it on a real device")
-        tensors = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
+        tensors = _apart({name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()})
         text = json.dumps({"rfwp": __version__, "model": to_dict(self.config)}, indent=2) + "\n"
         try:
             save_directory.mkdir(parents=True, exist_ok=True)
@@ -207,6 +207,17 @@ def _read_weights(folder: Path, expected: dict[str, Tensor]) -> dict[str, Tensor
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise InvalidFile(f"{path} does not belong to the {CONFIG} beside it: {'; '.join(wrong[:3])}{more}")
     return tensors
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same, where weights that share memory (tied ones) are copies: the file holds every tensor for itself."""
+    seen: set[int] = set()
+    separate = {}
+    for name, tensor in tensors.items():
+        address = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone() if address in seen else tensor
+        seen.add(address)
+    return separate
 
 
 def _write(folder: Path, tensors: dict[str, Tensor], config: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rfwp.config import BlocksConfig, SequenceConfig
 from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes, unknown
 from rfwp.layers.fwp import FWP
-from rfwp.layers.state import check_state
+from rfwp.layers.state import check_state, check_step
 from rfwp.models.adaptive import TiedAdaptive
 from rfwp.models.core import build_core
 from rfwp.models.generate import generate
@@ -54,6 +54,7 @@ class SequenceModel(Pretrained):
 
     def step(self, tokens: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:
         """One step, tokens (B,), reset (B,) -> logits (B, outputs) and the next state. It trains like the whole sequence."""
+        check_step("SequenceModel.step", "tokens", tokens, "B", reset)
         logits, state = self(tokens.unsqueeze(-1), state, None if reset is None else reset.unsqueeze(-1))
         return logits.squeeze(1), state
 
@@ -152,7 +153,8 @@ class SequenceModel(Pretrained):
             low, high = torch.stack(counted.aminmax()).tolist()
             if low < 0 or high >= vocabulary:
                 bad = low if low < 0 else high
-                raise InvalidInput(f"SequenceModel: {name} contain {bad}, outside of the vocabulary 0 .. {vocabulary - 1}")
+                hint = "" if ignore is None else f"; only ignore={ignore} stands for no target"
+                raise InvalidInput(f"SequenceModel: {name} contain {bad}, outside of the vocabulary 0 .. {vocabulary - 1}{hint}")
 
 
 def count_steps(start: Tensor | None, reset: Tensor | None, tokens: Tensor) -> tuple[Tensor, Tensor]:

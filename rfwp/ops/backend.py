@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rfwp.errors import InvalidInput, unknown
 from rfwp.ops import cpu, gpu, plain
-from rfwp.ops.state import autocast_enabled
+from rfwp.ops.state import autocast_enabled, transforming
 
 log = logging.getLogger("rfwp")
 
@@ -100,8 +100,8 @@ def trace_size(op: str, backend: str, keep: bool, *sizes: Any) -> int:
 
 
 def needs_checkpoints(*tensors: Tensor | None) -> bool:
-    """Whether a backward pass may follow."""
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    """Whether a backward pass may follow; inside of torch.vmap a tensor does not say so."""
+    return torch.is_grad_enabled() and (any(t is not None and t.requires_grad for t in tensors) or transforming())
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[object]:

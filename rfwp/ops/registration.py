@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rfwp.errors import InvalidInput
+from rfwp.ops.state import transforming
+
 
 def register(
     name: str,
@@ -46,6 +49,7 @@ def register(
         return *run(*grads, *ctx.saved_tensors, *ctx.options), *(None,) * (2 + len(ctx.options))
 
     forward_op.register_autograd(partial(gradient, backward_op), setup_context=save)
+    backward_op.register_autograd(_refuse_second)
 
     class Eager(torch.autograd.Function):
         """The same without the dispatcher, which takes longer than the kernels on short sequences."""
@@ -65,10 +69,77 @@ def register(
             # with create_graph=True PyTorch must see an op: it is the one that says that there are no second derivatives
             return gradient(backward_op if torch.is_grad_enabled() else backward, ctx, *arriving)
 
+        jvp = staticmethod(_refuse_forward_mode)
+
+    transformed = _for_transforms(forward, backward, save, gradient, outputs)
+
     def call(*inputs: Any) -> Any:
         """The op itself for the compiler and for tensors that stand for others, the short way for all others."""
         if torch.compiler.is_compiling() or not all(type(x) in (Tensor, nn.Parameter) for x in inputs[:tensors]):
             return forward_op(*inputs)
-        return Eager.apply(*inputs)
+        return (transformed if transforming() else Eager).apply(*inputs)
 
     return call
+
+
+def _for_transforms(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    save: Callable[..., None],
+    gradient: Callable[..., Any],
+    outputs: int,
+) -> Any:
+    """The same for torch.func (grad, vmap, ...), which wants a forward pass without ctx, and knows nothing of custom ops."""
+
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            return tuple(backward(*inputs))
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> Any:
+            return _one_by_one(Backward.apply, info, dims, inputs)
+
+        backward = staticmethod(_refuse_second)
+        jvp = staticmethod(_refuse_forward_mode)
+
+    class Forward(torch.autograd.Function):
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            return forward(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            save(ctx, inputs, output)
+            ctx.mark_non_differentiable(*output[outputs:])
+
+        @staticmethod
+        def backward(ctx: Any, *arriving: Tensor | None) -> Any:
+            return gradient(Backward.apply, ctx, *arriving)
+
+        @staticmethod
+        def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> Any:
+            return _one_by_one(Forward.apply, info, dims, inputs)
+
+        jvp = staticmethod(_refuse_forward_mode)
+
+    return Forward
+
+
+def _one_by_one(run: Callable[..., Any], info: Any, dims: Sequence[int | None], inputs: Sequence[Any]) -> tuple[Any, Any]:
+    """torch.vmap: one call after another, since not all that goes into an op has a batch to be folded into."""
+    rows = (tuple(x if d is None else x.select(d, i) for x, d in zip(inputs, dims, strict=True)) for i in range(info.batch_size))
+    stacked = tuple(torch.stack(parts) for parts in zip(*(run(*row) for row in rows), strict=True))
+    return stacked, (0,) * len(stacked)
+
+
+def _refuse_second(ctx: Any, *arriving: Any) -> None:
+    raise InvalidInput("the kernels of rfwp have no second derivatives; backend='reference' has them")
+
+
+def _refuse_forward_mode(ctx: Any, *tangents: Any) -> None:
+    raise InvalidInput("the kernels of rfwp have no forward-mode derivatives; backend='reference' has them")

@@ -21,6 +21,11 @@ def autocast_enabled(like: Tensor) -> bool:
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
+def transforming() -> bool:
+    """Whether this runs inside of torch.func.grad, vmap or another of its transforms; a graph is never traced inside of one."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def check_state(op: str, name: str, state: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Zeros of the right shape if there is no state; otherwise the state, if it fits. In float32 at least."""
     dtype = state_dtype(like.dtype)

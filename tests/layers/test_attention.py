@@ -86,6 +86,18 @@ def test_attention_with_bias_starts_as_multihead_attention_does():
     assert not layer.out.bias.any()
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_weights_can_be_drawn_again(bias):
+    torch.manual_seed(0)
+    layer = Attention(12, 3, bias=bias)
+    before = {name: p.detach().clone() for name, p in layer.named_parameters()}
+    for parameter in layer.parameters():
+        torch.nn.init.constant_(parameter, float("nan"))
+    torch.manual_seed(0)
+    layer.reset_parameters()
+    torch.testing.assert_close(dict(layer.state_dict()), before, rtol=0, atol=0)
+
+
 def test_gradcheck_with_state_and_reset():
     layer, x = layer_and_input(5, window=4)
     _, state = layer(torch.randn_like(x))

@@ -118,5 +118,9 @@ def test_bad_input_is_one_line():
         Block(LAYERS["lstm"](), WIDTH, 0)
     with pytest.raises(InvalidInput, match=r"dropout=1\.5 is not a probability"):
         Block(LAYERS["lstm"](), WIDTH, FF, 1.5)
+    with pytest.raises(InvalidInput, match=f"width={WIDTH} but its layer has hidden=1; make them equal"):
+        Block(LSTM(WIDTH, 1), WIDTH, FF)
+    with pytest.raises(InvalidInput, match=r"nn\.LSTM takes no resets; try Block\(rfwp\.LSTM"):
+        Block(nn.LSTM(WIDTH, WIDTH, batch_first=True), WIDTH, FF)
     with pytest.raises(InvalidInput, match="it comes from another model"):
         block(x, block_and_input("lstm")[0](x)[1])

@@ -1,13 +1,15 @@
 """Properties of every composition: the zoo's, and the ones that the paper never names."""
 
+import copy
 import itertools
 
 import pytest
 import torch
+from torch import nn
 
-from rfwp.errors import InvalidInput, UnknownName
-from rfwp.fwp import ZOO, Composition
-from rfwp.fwp.fast import FAST, LSTM, RNN
+from rfwp.errors import InvalidInput, RFWPError, UnknownName
+from rfwp.fwp import ZOO, Composition, FastMatrix
+from rfwp.fwp.fast import FAST, LSTM, RNN, Linear
 from rfwp.fwp.rules import RULES
 from rfwp.fwp.slow import SLOW, Recurrent
 from rfwp.layers.fwp import FWP
@@ -277,6 +279,46 @@ def test_autocast_runs_and_stays_close(name):
     assert (y.float() - expected).norm() < 0.03 * expected.norm()
 
 
+@every
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_states_under_autocast_are_float32_and_can_come_in_again(composition, backend):
+    torch.manual_seed(0)
+    layer, x = FWP(composition, WIDTH, HEADS, backend=backend), torch.randn(B, 3, WIDTH)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, state = layer(x)
+        y, state = layer(x, state)
+    assert y.dtype == torch.bfloat16
+    assert {s.dtype for s in state.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("composition", [ZOO["rdn"], ZOO["delta_mlp_residual"], Composition(slow="lstm")], ids=str)
+def test_a_layer_from_the_meta_device_starts_as_a_new_one(composition):
+    new, _ = layer_and_input(composition)
+    empty = FWP(composition, WIDTH, HEADS, dtype=torch.float64, device="meta").to_empty(device="cpu")
+    for parameter in empty.parameters():
+        nn.init.constant_(parameter, float("nan"))
+    torch.manual_seed(0)
+    empty.reset_parameters()
+    torch.testing.assert_close(dict(empty.state_dict()), dict(new.state_dict()), rtol=0, atol=0)
+
+
+def test_a_feature_map_with_weights_trains_and_moves_with_the_layer():
+    phi = nn.Sequential(nn.Linear(WIDTH // HEADS, WIDTH // HEADS), nn.Softmax(dim=-1))
+    layer = FWP(Composition(phi=phi), WIDTH, HEADS).double()
+    x = torch.randn(B, T, WIDTH, dtype=torch.float64)
+    layer(x)[0].square().sum().backward()
+    assert {id(p) for p in phi.parameters()} <= {id(p) for p in layer.parameters() if p.grad is not None}
+    torch.testing.assert_close(copy.deepcopy(layer)(x)[0], layer(x)[0], **FLOAT64)
+
+
+def test_a_functional_call_differentiates_the_weights():
+    layer, x = layer_and_input("rdn")
+    weights = {name: p.detach() for name, p in layer.named_parameters()}
+    ours = torch.func.grad(lambda weights: torch.func.functional_call(layer, weights, (x,))[0].square().sum())(weights)
+    expected = torch.autograd.grad(layer(x)[0].square().sum(), list(layer.parameters()))
+    torch.testing.assert_close(tuple(ours.values()), expected, **FLOAT64)
+
+
 def test_repr_says_what_the_layer_is_and_how_it_runs():
     assert "Recurrent/Delta fast Linear Net, width=6, heads=2, plan=recurrent_delta" in repr(FWP("rdn", WIDTH, HEADS))
 
@@ -314,6 +356,11 @@ def call(layer, x=None, state=None, reset=None):
         (lambda: {"reset": torch.zeros(T, B, dtype=torch.bool)}, "reset has shape (11, 3), expected (B, T) = (3, 11)"),
         (lambda: {"reset": [[False] * T] * B}, "reset is a list, expected a tensor"),
         (lambda: {"x": [[1.0]]}, "x is a list, expected a tensor"),
+        (
+            lambda: {"x": nn.utils.rnn.pack_padded_sequence(torch.randn(B, T, WIDTH), [11, 5, 2], batch_first=True)},
+            "x is a PackedSequence; pad it to (B, T, 6)",
+        ),
+        (lambda: {"x": torch.randn(B, T, WIDTH).to_sparse()}, "x is not strided; pad it"),
         (lambda: {"reset": torch.zeros(B, T)}, "reset is torch.float32, expected torch.bool"),
         (lambda: {"reset": torch.zeros(B, T, dtype=torch.bool, device="meta")}, "reset is on meta but the input is on cpu"),
         (lambda: {"state": FWP("delta_net", WIDTH, HEADS).initial_state(B)}, "this state has W; the layer expects W, R, y"),
@@ -330,3 +377,78 @@ def test_bad_input_is_one_clear_line(arguments, message):
         call(FWP("delta_rnn", WIDTH, HEADS), **arguments())
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("reset", "message"),
+    [
+        ([True] * B, "FWP.step: reset is a list, expected a tensor"),
+        (torch.zeros(B, 1, dtype=torch.bool), "FWP.step: reset has shape (3, 1), expected 1 dimensions (B)"),
+        (torch.zeros(B), "reset is torch.float32, expected torch.bool"),
+    ],
+)
+def test_a_bad_reset_of_a_step_is_one_clear_line(reset, message):
+    with pytest.raises(InvalidInput) as error:
+        FWP("delta_rnn", WIDTH, HEADS).step(torch.randn(B, WIDTH), None, reset)
+    assert message in str(error.value)
+
+
+def fast_net(step, matrices=(), **attributes):
+    """A fast net with a mistake in it: W and what else is asked for."""
+    declared = {"title": "Mine", "matrices": lambda self, d: (FastMatrix("W", d, d), *matrices), "step": step}
+    return type("Mine", (Linear,), declared | attributes)()
+
+
+def looks_back(self, cell):
+    return cell.read("W", cell.query("W")) + cell.previous("y")
+
+
+def keeps(self, cell):
+    cell.keep("m", cell.query("W"))
+    return cell.read("W", cell.query("W"))
+
+
+@pytest.mark.parametrize("slow", ["feedforward", "recurrent"])
+@pytest.mark.parametrize(
+    ("fast", "message"),
+    [
+        (lambda: fast_net(lambda self, cell: cell.read("V", cell.query("W"))), "unknown fast matrix of Mine 'V'; known: W"),
+        (
+            lambda: fast_net(
+                lambda self, cell: cell.read("W", cell.query("W")) * cell.read("G", cell.query("G")),
+                [FastMatrix("G", 3, 3, query=False)],
+            ),
+            "the slow net writes no query for 'G' of Mine; declare it with query=True",
+        ),
+        (
+            lambda: fast_net(lambda self, cell: torch.cat([cell.read("W", cell.query("W"))] * 2, dim=-1)),
+            "Mine: step gives vectors of size 6, expected the head size 3",
+        ),
+    ],
+)
+def test_a_mistake_in_a_fast_net_is_one_clear_line(fast, message, slow):
+    with pytest.raises(RFWPError) as error:
+        call(FWP(Composition(slow=slow, fast=fast()), WIDTH, HEADS))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fast", "message"),
+    [
+        (lambda: fast_net(looks_back), "Mine looks back at 'y'; say so with recurrent = True"),
+        (lambda: fast_net(keeps), "Mine keeps 'm'; say so with recurrent = True"),
+        (lambda: fast_net(looks_back, recurrent=True), "Mine keeps no 'y' from step to step; name it in vectors(d)"),
+    ],
+)
+def test_a_fast_net_that_does_not_declare_its_memory_is_told_how(fast, message):
+    with pytest.raises(InvalidInput) as error:
+        call(FWP(Composition(fast=fast()), WIDTH, HEADS))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("slow", ["feedforward", "recurrent"])
+def test_a_feature_map_that_changes_the_size_is_named(slow):
+    layer = FWP(Composition(slow=slow, phi=lambda x: torch.cat((x, -x), dim=-1).relu()), WIDTH, HEADS)
+    with pytest.raises(InvalidInput, match="the feature map makes keys of size 6 from 3; it must keep their size"):
+        call(layer)

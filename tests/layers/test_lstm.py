@@ -66,6 +66,16 @@ def test_compiled_in_one_graph_with_the_same_output_and_gradients():
     assert_same(*results)
 
 
+def test_weights_that_are_computed_from_others_are_used():
+    layer, x = layer_and_input()
+    expected, _ = layer(x)
+    nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0")
+    y, _ = layer(x)
+    torch.testing.assert_close(y, expected, **FLOAT64)
+    y.sum().backward()
+    assert layer.parametrizations.weight_hh_l0.original1.grad is not None
+
+
 def test_state_is_kept_in_float32_for_half_precision():
     layer, x = layer_and_input()
     y, state = layer.bfloat16()(x.bfloat16())

@@ -127,6 +127,8 @@ def test_parameter_counts(core, features, count):
         (lambda a, f, r: a(f, r, ({"h": r}, {"h": r})), "this state has h; the layer expects W, y"),
         (lambda a, f, r: a(f.to("meta"), r), "frames is on meta but the model is on cpu"),
         (lambda a, f, r: a(f[:2], r[:2], a(f, r)[1]), "state W has shape (3, 3, 4, 4), expected (2, 3, 4, 4)"),
+        (lambda a, f, r: a.step(f[:, 0], r[:, 0], None, [False] * B), "Agent.step: reset is a list, expected a tensor"),
+        (lambda a, f, r: a.step(f[:, 0], 0.0), "Agent.step: reward is a float, expected a tensor"),
         (lambda a, f, r: Agent(replace(a.config, actions=0)), "actions=0; use at least 1"),
         (lambda a, f, r: Agent(replace(a.config, channels=())), "channels=()"),
     ],

@@ -72,6 +72,13 @@ def test_round_trip_keeps_the_dtype(tmp_path):
     assert {p.dtype for p in load(tmp_path).parameters()} == {torch.float64}
 
 
+def test_tied_weights_are_saved_and_loaded(tmp_path):
+    model = make(replace(CONFIGS["rdn"], outputs=23))
+    model.head.weight = model.embedding.weight
+    model.save_pretrained(tmp_path)
+    assert torch.equal(output(load(tmp_path)), output(model))
+
+
 def test_loading_draws_no_random_numbers(folder):
     torch.manual_seed(5)
     before = torch.get_rng_state()

@@ -247,6 +247,12 @@ def test_a_config_that_cannot_be_built_is_one_line(change, message):
         (lambda m, x: m(x[:2], m(x)[1]), "state position has shape (3,), expected (2,)"),
         (lambda m, x: m(x, m(x)[1] | {"core": ()}), "this state is of 0 layers"),
         (lambda m, x: m.loss(x, x), "targets contain 2"),
+        (
+            lambda m, x: m.loss(x, x * 0 - 100),
+            "targets contain -100, outside of the vocabulary 0 .. 8; only ignore=-1 stands for",
+        ),
+        (lambda m, x: m.step([1, 2]), "SequenceModel.step: tokens is a list, expected a tensor"),
+        (lambda m, x: m.step(x), "SequenceModel.step: tokens has shape (3, 11), expected 1 dimensions (B)"),
         (lambda m, x: m.loss(x, x[:, :3] * 0), "targets has shape (3, 3)"),
     ],
 )
