@@ -48,8 +48,8 @@ def _evaluate_sequences(run: Path, options: EvalOptions, log: "ConsoleLog") -> N
     """The metrics of a split, or what the model says to the user's own sequence."""
     from rfwp.train.trained import answer, evaluate_run
 
-    if options.stride is not None:
-        raise InvalidInput("--stride is for language models; leave it away")
+    if options.stride is not None or options.text or options.held_out:
+        raise InvalidInput("--stride, --text and --held-out are for language models; leave them away")
     if options.input is None:
         metrics = evaluate_run(run, options, log)
         console().print(listing((options.split, ""), ((name, f"{100 * value:.2f} %") for name, value in metrics.items())))
@@ -64,7 +64,7 @@ def _evaluate_agent(run: Path, options: EvalOptions, agent: AgentEvalOptions, lo
     from rfwp.rl.trained import evaluate_trained, load_agent, rows, write_evaluation
 
     if replace(options, device="auto") != EvalOptions():
-        raise InvalidInput("--split, --input and --stride are not for agents; see: rfwp eval --help")
+        raise InvalidInput("--split, --input and --stride are not for agents, nor are places of data; see: rfwp eval --help")
     trained = load_agent(run, options.device, log)
     found = evaluate_trained(trained, agent)
     console().print(listing(("test", ""), rows(trained, found)))

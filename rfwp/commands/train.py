@@ -60,9 +60,11 @@ def _base(preset: str, options: TrainOptions, agent: RLOptions) -> AnyRunConfig 
     """The run before changes: a preset's, or that of a preset's model on files; None: only a folder can say."""
     if preset == "rl" or is_agent(preset):
         return _agent_base(preset, agent)
-    if bool(options.data) != bool(options.model):
+    # a run that goes on has a model, and --data says where its data are now
+    moved = options.resume is not None and not options.model
+    if bool(options.data) != bool(options.model) and not moved:
         raise InvalidInput("--data FOLDER and --model PRESET go together: what to learn, and which model learns it")
-    if options.data is not None:
+    if options.data is not None and not moved:
         return _files_base(preset, options)
     if is_language(preset):
         return language_run(preset)

@@ -1,14 +1,13 @@
 """What the options of `rfwp train` make of the config of a language model's run."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from rfwp.config import BlocksConfig, LanguageRunConfig, TextConfig, parse_changes, replace
 from rfwp.errors import InvalidInput
 from rfwp.lm.loop import LanguageTrainer
+from rfwp.lm.saved import places_of_text
 from rfwp.lm.schedule import check_language_training
-from rfwp.tasks.hub import WIKITEXT
 from rfwp.tasks.wikitext import Text
 from rfwp.train.options import TrainOptions
 from rfwp.train.plan import Kind
@@ -34,7 +33,11 @@ def changed(base: LanguageRunConfig, options: TrainOptions) -> LanguageRunConfig
     return config
 
 
-KIND = Kind(changed, LanguageTrainer)
+def places(config: LanguageRunConfig, options: TrainOptions) -> dict[str, str]:
+    return places_of_text(options.text, options.held_out, options.vocabulary)
+
+
+KIND = Kind(changed, LanguageTrainer, places=places)
 
 
 @cache
@@ -53,24 +56,13 @@ def _with_embedding(base: LanguageRunConfig, changes: dict[str, Any]) -> dict[st
 
 def _flags(base: LanguageRunConfig, options: TrainOptions) -> dict[str, Any]:
     """What the flags change."""
-    found: dict[str, Any] = {}
-    for name, source in (("text.source", options.text), ("text.held_out", options.held_out)):
-        if source:
-            found[name] = source if source in WIKITEXT else _absolute(source)
-    if options.vocabulary is not None:
-        found["text.vocabulary"] = _absolute(str(options.vocabulary))
+    found: dict[str, Any] = {**places(base, options)}
     if options.steps is not None:
         train = base.train
         found["train.steps"] = options.steps
         found["train.warmup"] = min(train.warmup, options.steps // 10)
         found["train.validate_every"] = min(train.validate_every, max(1, -(-options.steps // 5)))
     return found
-
-
-def _absolute(path: str) -> str:
-    """A run may be resumed from another place. What is not there stays as it was typed, for the error that follows."""
-    found = Path(path).expanduser()
-    return str(found.resolve()) if found.exists() else path
 
 
 def fit_vocabulary(config: LanguageRunConfig, words: int, keep: set[str] | frozenset[str] = frozenset()) -> LanguageRunConfig:

@@ -55,7 +55,7 @@ class LanguageTrainer(EpochRunner):
         check_language_training(config)
         super().__init__(config, folder, speed, **options)
         if text is None:
-            text = text_of_run(config, self.folder.path) if self.folder.used else Text(config.text)
+            text = text_of_run(config) if self.folder.used else Text(config.text)
         self.text = text
         self._check_words()
         train, world = config.train, self.world

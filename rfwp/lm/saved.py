@@ -1,15 +1,17 @@
 """A language model and its words, from the folder of a run or of a saved model."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from rfwp.config import LanguageRunConfig, SequenceConfig, from_dict
-from rfwp.errors import InvalidFile, RFWPError
+from rfwp.errors import InvalidFile, RFWPError, UnknownName
 from rfwp.models import SequenceModel
 from rfwp.models.pretrained import locate
+from rfwp.tasks.hub import WIKITEXT
+from rfwp.tasks.types import SPLITS
 from rfwp.tasks.wikitext import Text
 from rfwp.tasks.words import Words
 from rfwp.train.checkpoint import BEST, CONFIG, EARLIER_BEST, STATE, load
@@ -33,12 +35,26 @@ def load_language_model(path: str | Path, device: torch.device | str = "cpu") ->
     return model.to(device).eval(), words
 
 
-def text_of_run(config: LanguageRunConfig, run: Path, **options: Any) -> Text:
-    """The text that a run was trained on; an error says where its place is written, for it may have moved since."""
+def text_of_run(config: LanguageRunConfig, splits: Sequence[str] = SPLITS, words: Words | None = None) -> Text:
+    """The text that a run was trained on; an error says what to do if it has moved since."""
     try:
-        return Text(config.text, **options)
-    except InvalidFile as error:
-        raise InvalidFile(f"{error} (the text that the run was trained on: text.source in {run / CONFIG})") from error
+        return Text(config.text, splits=splits, words=words)
+    except (InvalidFile, UnknownName) as error:
+        named = "--text, --held-out, --vocabulary" if words is None else "--text, --held-out"
+        raise InvalidFile(f"{error} (the text of the run; if it has moved, name its place: {named})") from error
+
+
+def places_of_text(text: str, held_out: str, vocabulary: Path | None = None) -> dict[str, str]:
+    """What `--text`, `--held-out` and `--vocabulary` change in a config."""
+    named = {"text.source": text, "text.held_out": held_out}
+    found = {name: source if source in WIKITEXT else _absolute(source) for name, source in named.items() if source}
+    return found if vocabulary is None else {**found, "text.vocabulary": _absolute(str(vocabulary))}
+
+
+def _absolute(path: str) -> str:
+    """A run may be resumed from another place. What is not there stays as it was typed, for the error that follows."""
+    found = Path(path).expanduser()
+    return str(found.resolve()) if found.exists() else path
 
 
 def check_vocabulary(config: SequenceConfig, words: Words, where: object) -> None:

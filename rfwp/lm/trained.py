@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from rfwp.config import LanguageRunConfig
+from rfwp.config import LanguageRunConfig, replace
 from rfwp.errors import InvalidInput
 from rfwp.lm.evaluate import on_device, paper_perplexity, precision_of
-from rfwp.lm.saved import load_language_model, text_of_run
+from rfwp.lm.saved import load_language_model, places_of_text, text_of_run
 from rfwp.models.perplexity import Perplexity, sliding_window
 from rfwp.train.checkpoint import replace_file
 from rfwp.train.folder import RunFolder
@@ -30,6 +30,8 @@ class Evaluation:
     seconds: float
     by_position: dict[str, list[float]]
     """Mean -log p in nats at each position, with the state cut before each segment, and carried where the run does that."""
+    place: str
+    """Where the text of the split lies."""
 
     def rows(self) -> list[tuple[str, str]]:
         return [
@@ -45,11 +47,14 @@ def evaluate_run(path: Path, options: EvalOptions, log: Log) -> Evaluation:
     """By the paper's protocol; the numbers are also kept in the run's folder, as eval-SPLIT.json."""
     if options.input is not None:
         raise InvalidInput(f"--input is for tasks of sequences; a language model goes on with a text: rfwp generate {path}")
+    if options.data is not None:
+        raise InvalidInput("--data is for sequences with targets; a language model reads --text FOLDER")
     config = RunFolder(path).config()
     assert isinstance(config, LanguageRunConfig)
+    config = _at_its_place(config, options)
     stride = config.train.test_stride if options.stride is None else options.stride
     model, words = load_language_model(path, find_device(options.device))
-    text = text_of_run(config, path, splits=(options.split,), words=words)
+    text = text_of_run(config, splits=(options.split,), words=words)
     tokens = on_device(text.tokens(options.split), next(model.parameters()).device)
     segment, carry = config.text.segment, config.train.carry
     if not 1 <= stride <= segment:
@@ -65,9 +70,23 @@ def evaluate_run(path: Path, options: EvalOptions, log: Log) -> Evaluation:
     curves = {"state cut before each segment": cut} | ({"state carried": found} if carry else {})
     how = "full context" if carry else f"windows of {segment} words, {stride} apart"
     by_position = {name: _numbers(curve.by_position) for name, curve in curves.items()}
-    evaluation = Evaluation(options.split, how, found, seconds, by_position)
+    evaluation = Evaluation(options.split, how, found, seconds, by_position, _place(config, options.split))
     _keep(evaluation, path)
     return evaluation
+
+
+def _at_its_place(config: LanguageRunConfig, options: EvalOptions) -> LanguageRunConfig:
+    """The config of the run with the text where the options say; that of the split must be among what they name."""
+    moved: LanguageRunConfig = replace(config, places_of_text(options.text, options.held_out))
+    named = {"--text": options.text, "--held-out": options.held_out}
+    wanted = "--held-out" if options.split != "train" and moved.text.held_out else "--text"
+    if any(named.values()) and not named[wanted]:
+        raise InvalidInput(f"the {options.split} text of this run is not what was named; its place is {wanted} FOLDER")
+    return moved
+
+
+def _place(config: LanguageRunConfig, split: str) -> str:
+    return config.text.source if split == "train" else config.text.held_out or config.text.source
 
 
 def _numbers(values: torch.Tensor) -> list[float]:
@@ -78,6 +97,7 @@ def _numbers(values: torch.Tensor) -> list[float]:
 def _keep(evaluation: Evaluation, path: Path) -> None:
     data = {
         "split": evaluation.split,
+        "text": evaluation.place,
         "protocol": evaluation.how,
         "perplexity": evaluation.found.perplexity,
         "words": evaluation.found.count,

@@ -8,6 +8,7 @@ from rfwp.tasks import load_task
 from rfwp.train.loop import Trainer
 from rfwp.train.optim import check_training
 from rfwp.train.options import TrainOptions
+from rfwp.train.places import places_of_sequences
 from rfwp.train.plan import Kind
 
 
@@ -25,7 +26,11 @@ def changed(base: RunConfig, options: TrainOptions) -> RunConfig:
     return config
 
 
-KIND = Kind(changed, Trainer)
+def places(config: RunConfig, options: TrainOptions) -> dict[str, str]:
+    return places_of_sequences(config, options.data)
+
+
+KIND = Kind(changed, Trainer, places=places)
 
 
 def fit_vocabularies(config: RunConfig, keep: set[str] | frozenset[str] = frozenset()) -> RunConfig:

@@ -20,6 +20,7 @@ from rfwp.train.hooks import Hooks
 from rfwp.train.meter import Meter
 from rfwp.train.model import build
 from rfwp.train.optim import make_optimiser
+from rfwp.train.places import PLACES
 from rfwp.train.placing import place
 from rfwp.train.progress import Best, Progress
 from rfwp.train.random import derived, generator_states, restore_generators
@@ -57,7 +58,7 @@ class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
     def _prepare(self, fingerprint: str, lengths: int = 1) -> None:
         """With the data known: the model on its device, the optimiser, and how fast to go. `lengths`: of batches."""
         self.fingerprint = fingerprint
-        self.folder.check(self.config, fingerprint)
+        self.folder.check(self.config, fingerprint, moved=PLACES)
         self.region, self.graph = self.speed.resolve(self.world, lengths)
         kind = place(self.model, self.world, self.speed)
         self.optimiser = make_optimiser(self.model, self.config.train)

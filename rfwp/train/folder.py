@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,6 +14,7 @@ from rfwp.config import AnyRunConfig, LanguageRunConfig, RunConfig, differences,
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError
 from rfwp.tasks import Split
 from rfwp.train.checkpoint import replace_file, writing
+from rfwp.train.places import PLACES
 from rfwp.train.result import Result, RunResult
 from rfwp.version import __version__
 
@@ -65,20 +66,32 @@ class Folder(Generic[C, R]):
             raise InvalidFile(f"{self.path} holds no run of {self.of}; give the folder of one that `rfwp train` made")
         return config
 
-    def check(self, config: C, data: str | None = None) -> None:
-        """A run that is here must be of this config and these data."""
+    def check(self, config: C, data: str | None = None, moved: Iterable[str] = ()) -> None:
+        """A run that is here must be of this config and these data. `moved`: places of data, which may be others."""
         if not self.used:
             return
-        if changes := differences(to_dict(self.config()), to_dict(config)):
-            raise InvalidInput(f"{self.path} holds a run of another config: {'; '.join(changes)}; use another folder")
-        if data is not None and _read_json(self.path / CONFIG).get("data") not in (None, data):
+        saved = _read_json(self.path / CONFIG).get("data")
+        # without a fingerprint nothing tells data that have moved from others
+        ignored = () if saved is None else moved
+        here, wanted = to_dict(self.config()), to_dict(config)
+        if changes := differences(here, wanted, ignored):
+            advice = "use another folder"
+            if not differences(here, wanted, PLACES):
+                advice += ", or, if these are its data, --resume with --data or --text"
+            raise InvalidInput(f"{self.path} holds a run of another config: {'; '.join(changes)}; {advice}")
+        if data is not None and saved not in (None, data):
             raise InvalidInput(f"{self.path} was trained on other data than the task has now; use another folder")
 
     def create(self, config: C, data: str | None = None) -> None:
-        """Write the run's config, unless it is there, and which data it has, if it has any."""
+        """Write the run's config, and which data it has, if it has any; of a run that is here, where its data lie now."""
         if not self.used:
             content = {"rfwp": __version__, "run": to_dict(config)} | ({} if data is None else {"data": data})
-            replace_file(self.path / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
+        elif self.config() != config:
+            # it was checked: nothing but places can differ
+            content = _read_json(self.path / CONFIG) | {"run": to_dict(config)}
+        else:
+            return
+        replace_file(self.path / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from rfwp.train.evaluate import evaluate
 from rfwp.train.folder import fingerprint
 from rfwp.train.model import check_fits, share_of_loss
 from rfwp.train.optim import check_training, decayed
+from rfwp.train.places import task_of_run
 from rfwp.train.runner import Options
 from rfwp.train.speed import Speed
 from rfwp.train.step import TrainStep
@@ -46,15 +47,18 @@ class Trainer(EpochRunner):
     ):
         check_training(config.train)
         super().__init__(config, folder, speed, **options)
-        self.task = load_task(config.task) if task is None else task
+        if task is None:
+            task = task_of_run(config) if self.folder.used else load_task(config.task)
+        self.task = task
         self.score = self.task.score
-        check_fits(config.model, self.task)
         splits = {name: checked(self.task.split(name), name) for name in SPLITS}
         self.train, self.valid = (Data(splits[name], self.world.device) for name in ("train", "valid"))
         self.steps = self.train.steps(config.train.batch)
         saved = self.train.saved_by_packing(config.train.seed, config.train.batch, self.world)
         self.packed = self.speed.packs(config, self.world, saved)
         self._prepare(fingerprint(splits["train"]), len({batch.shape for batch in self._epoch(0)}))
+        # only now: other data than the run's, which have more symbols, are other data
+        check_fits(config.model, self.task)
         self._batches: list[Batch] = []
 
     @property

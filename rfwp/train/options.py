@@ -25,12 +25,14 @@ class TrainOptions:
     resume: Path | None = None
     """Go on with the run in this folder. The command that began it goes on with it too."""
     data: Path | None = None
-    """Your own sequences: a folder with train.src, train.tgt, valid.*, test.*. Needs --model."""
+    """Your own sequences: a folder with train.src, train.tgt, valid.*, test.*. Needs --model; with --resume, where those of
+    the run lie now."""
     model: str = ""
     """The preset whose model learns them; its vocabularies are those of the files."""
     text: str = ""
     """What a language model reads: a folder with wiki.train, wiki.valid, wiki.test[.tokens][.xz] or train.txt, valid.txt,
-    test.txt; or wikitext-103 or wikitext-2, downloaded on first use. If left away wikitext-103."""
+    test.txt; or wikitext-103 or wikitext-2, downloaded on first use. If left away wikitext-103. With --resume, where the run's
+    text lies now, and so are --held-out and --vocabulary."""
     held_out: str = ""
     """A folder with the validation and test text, where they are not with the training text."""
     vocabulary: Path | None = None
@@ -69,5 +71,11 @@ class EvalOptions:
     stride: int | None = None
     """Words that the sliding windows of a language model are apart: 1 is the paper's way, more is that much faster. If left away
     as at the end of its training."""
+    data: Path | None = None
+    """Where your own sequences lie now, if they have moved since the training."""
+    text: str = ""
+    """Where the text of a language model lies now, if it has moved since the training."""
+    held_out: str = ""
+    """The same for the validation and test text, where they are not with the training text."""
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""

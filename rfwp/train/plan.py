@@ -37,6 +37,8 @@ class Kind:
     """Where its config has the seed."""
     summary: Callable[[Sequence[Any]], tuple[str, list[tuple[str, str]]]] = summary
     """What the results of all seeds come to: a title and rows."""
+    places: Callable[[Any, TrainOptions], dict[str, str]] = lambda config, options: {}
+    """Where the options say that the data of a run lie now: changes to its config."""
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,19 @@ def plan_runs(config: Any, options: TrainOptions, name: str, kind: Kind) -> list
 
 
 def plan_resumed(base: Any, options: TrainOptions, kind: Kind) -> list[Plan]:
-    """The run of a folder; a preset's run (or None) and changes that are given beside it must agree with it."""
+    """The run of a folder, its data where the options say; a preset's run (or None) and other changes must agree with it."""
     assert options.resume is not None
-    if options.out is not None or options.data is not None:
-        raise InvalidInput("--resume goes on in the run's own folder with its own data; leave --out and --data away")
+    if options.out is not None:
+        raise InvalidInput("--resume goes on in the run's own folder; leave --out away")
     folder = kind.folder(options.resume)
     config = folder.config()
+    places = kind.places(config, options)
+    config = replace(config, places)
     wanted = kind.change(base or config, options)
     seeds = options.seeds or (attrgetter(kind.seed)(wanted if base is None else config),)
     if len(seeds) > 1:
         raise InvalidInput("--resume takes one run; leave --seeds away")
-    folder.check(replace(wanted, {kind.seed: seeds[0]}))
+    folder.check(replace(wanted, {kind.seed: seeds[0]}), moved=places)
     if folder.finished:
         raise InvalidInput(f"{folder} is finished; see: rfwp eval {shlex.quote(str(folder))}")
     return [Plan(config, folder)]

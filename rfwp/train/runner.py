@@ -16,6 +16,7 @@ from rfwp.train.checkpoint import writing
 from rfwp.train.distributed import join
 from rfwp.train.folder import Folder
 from rfwp.train.log import Log
+from rfwp.train.places import PLACES
 from rfwp.train.result import RunResult
 from rfwp.train.signals import StopSignals
 from rfwp.train.speed import find_device
@@ -66,7 +67,8 @@ class Runner(ABC, Generic[C, R]):
         if not save_minutes >= 0:
             raise InvalidInput(f"save_minutes={save_minutes}; use 0 for a checkpoint after every {self.unit}, or more")
         self.config, self.folder, self.save_minutes = config, folder, save_minutes
-        self.folder.check(config)
+        # where its data have moved to; that they are the same is checked when they are read
+        self.folder.check(config, moved=PLACES)
         self.world = join(find_device(device))
         self.log = log if log and self.world.first else Log()
         # now and not at the end, when the files may be those of another commit

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import RunConfig
+from rfwp.config import RunConfig, replace
 from rfwp.errors import InvalidFile
 from rfwp.models import SequenceModel, load
 from rfwp.models.packaged import packaged_models
@@ -18,6 +18,7 @@ from rfwp.train.folder import RunFolder, fingerprint
 from rfwp.train.log import Log
 from rfwp.train.model import load_weights
 from rfwp.train.options import EvalOptions
+from rfwp.train.places import PLACES, places_of_sequences, task_of_run
 from rfwp.train.speed import find_device
 
 
@@ -56,18 +57,19 @@ def _load(path: Path, options: EvalOptions, log: Log) -> tuple[RunConfig, Sequen
     """Of a run; or of a model that comes with rfwp, by its name. A folder that is here wins."""
     device = find_device(options.device)
     packaged = None if path.exists() else packaged_models().get(str(path))
-    config, model, task = _load_run(path, log) if packaged is None else _load_packaged(packaged)
+    config, model, task = _load_run(path, options.data, log) if packaged is None else _load_packaged(packaged, options.data)
     return config, model.to(device).eval(), task
 
 
-def _load_packaged(path: Path) -> tuple[RunConfig, SequenceModel, Any]:
+def _load_packaged(path: Path, data: Path | None) -> tuple[RunConfig, SequenceModel, Any]:
     """The result of its run lies beside the model."""
     config, model = RunFolder(path).result().config, load(path)
     assert isinstance(config, RunConfig) and isinstance(model, SequenceModel)
+    config = replace(config, places_of_sequences(config, data))
     return config, model, load_task(config.task)
 
 
-def _load_run(path: Path, log: Log) -> tuple[RunConfig, SequenceModel, Any]:
+def _load_run(path: Path, data: Path | None, log: Log) -> tuple[RunConfig, SequenceModel, Any]:
     folder = RunFolder(path)
     config = folder.config()
     if not isinstance(config, RunConfig):
@@ -75,9 +77,10 @@ def _load_run(path: Path, log: Log) -> tuple[RunConfig, SequenceModel, Any]:
     best = load_checkpoint(path, (BEST, EARLIER_BEST), log.warn)
     if best is None:
         raise InvalidFile(f"{path} has no checkpoint yet: it appears after the first epoch")
-    task = load_task(config.task)
+    config = replace(config, places_of_sequences(config, data))
+    task = task_of_run(config)
     # the symbols of a user's files are those of the files as they were
-    folder.check(config, fingerprint(task.split("train")))
+    folder.check(config, fingerprint(task.split("train")), moved=PLACES)
     model = SequenceModel(config.model)
     load_weights(model, best.model, path)
     return config, model, task

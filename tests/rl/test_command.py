@@ -107,7 +107,7 @@ def test_bad_arguments_are_one_line(capsys, tmp_path, monkeypatch, arguments, me
 def test_resume_keeps_to_the_runs_config_and_folder(capsys, tmp_path):
     run(capsys, *small(tmp_path, "--seconds", "1e-9"))
     assert "holds a run of another config: impala.lr" in run(capsys, "--resume", str(tmp_path), "--set", "impala.lr=1")[2]
-    assert "leave --out and --data away" in run(capsys, "--resume", str(tmp_path), "--out", "elsewhere")[2]
+    assert "leave --out away" in run(capsys, "--resume", str(tmp_path), "--out", "elsewhere")[2]
     assert "--resume takes one run" in run(capsys, "--resume", str(tmp_path), "--seeds", "1", "2")[2]
     assert "holds no run of a model of sequences" in run(capsys, "listops-10/rdn", "--resume", str(tmp_path))[2]
 

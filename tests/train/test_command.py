@@ -219,7 +219,7 @@ def test_a_changed_task_brings_its_vocabulary(capsys, tmp_path):
         (["--data", "nowhere", "--model", PRESET], "nowhere is not a folder"),
         (["--data", ".", "--model", "atari/rdn"], "does not read tokens"),
         (["--resume", "nowhere"], "nowhere is no run folder: it has no config.json"),
-        (["--resume", "nowhere", "--out", "there"], "leave --out and --data away"),
+        (["--resume", "nowhere", "--out", "there"], "goes on in the run's own folder; leave --out away"),
         (["code-execution-3/rdn", "--set", "model.core.heads=7", "task.train=5"], "heads=7 does not divide width=256"),
         ([PRESET, "--set", "train.batch=8", "task.train=0"], "train=0 does not fit"),
     ],
