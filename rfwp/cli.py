@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable
 
 import tyro
-from rich.console import Console
 from rich.logging import RichHandler
 
 from rfwp.commands.bench import bench
+from rfwp.commands.console import console
 from rfwp.commands.eval import evaluate
 from rfwp.commands.export import export
 from rfwp.commands.generate import generate
@@ -57,9 +57,8 @@ for name, command in COMMANDS.items():
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a mistake of the user is one line and exit code 2."""
-    logging.basicConfig(
-        format="%(message)s", handlers=[RichHandler(console=Console(stderr=True), show_path=False, show_time=False)]
-    )
+    handler = RichHandler(console=console(stderr=True), show_path=False, show_time=False)
+    logging.basicConfig(format="%(message)s", handlers=[handler])
     logging.getLogger("rfwp").setLevel(logging.INFO)  # which backend runs is said, once
     try:
         _check_command(sys.argv[1:] if arguments is None else arguments)

@@ -9,6 +9,7 @@ import pytest
 
 import rfwp.commands
 from rfwp.cli import COMMANDS, main
+from rfwp.commands.console import console
 
 
 def run(capsys, *arguments):
@@ -82,6 +83,25 @@ def test_module_runs_like_the_command():
     done = subprocess.run([sys.executable, "-m", "rfwp", "presets", "atari-large"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "3,368,919" in done.stdout
+
+
+@pytest.mark.parametrize("stderr", [False, True])
+def test_without_a_terminal_both_streams_have_lines_of_160_characters(capsys, monkeypatch, stderr):
+    monkeypatch.setenv("COLUMNS", "80")
+    line = "word " * 31
+    console(stderr=stderr).print(line.strip())
+    seen = capsys.readouterr()
+    assert (seen.err if stderr else seen.out) == line.strip() + "\n"
+    assert (seen.out if stderr else seen.err) == ""
+
+
+def test_log_lines_are_not_broken_without_a_terminal():
+    code = "from rfwp.cli import main\nmain(['presets', 'atari-large'])\n"
+    code += "import logging\nlogging.getLogger('rfwp').info('word ' * 25)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.count("word") == 25
 
 
 def test_a_closed_pipe_ends_quietly():

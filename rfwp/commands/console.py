@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 
-def console() -> Console:
+def console(stderr: bool = False) -> Console:
     # without a terminal, lines are as long as they need to be
-    return Console(width=None if sys.stdout.isatty() else 160)
+    return Console(stderr=stderr, width=None if (sys.stderr if stderr else sys.stdout).isatty() else 160)
 
 
 def listing(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

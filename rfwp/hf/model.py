@@ -1,4 +1,4 @@
-"""A language model of rfwp as a transformers model: `generate`, `save_pretrained`, `Trainer` and `pipeline` work with it."""
+"""A language model of rfwp as a transformers model: `generate`, `save_pretrained`, `pipeline` and a loss to train it with."""
 
 from typing import Any
 

@@ -25,4 +25,6 @@ def word_tokenizer(words: Words) -> PreTrainedTokenizerFast:
         padding_side="left",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
+        # `x<eos>y` is one word that nobody knows, as in `rfwp generate`
+        split_special_tokens=True,
     )

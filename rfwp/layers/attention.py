@@ -117,8 +117,13 @@ class Attention(Stepwise):
         return mask.unsqueeze(1), valid
 
     def _recent(self, k: Tensor, v: Tensor, valid: Tensor) -> State:
-        first = 0 if self.window is None else max(0, k.shape[1] - (self.window - 1))
-        return {"k": k[:, first:], "v": v[:, first:], "valid": valid[:, first:]}
+        steps = k.shape[1]
+        first = 0 if self.window is None else max(0, steps - (self.window - 1))
+        state = {"k": k[:, first:], "v": v[:, first:], "valid": valid[:, first:]}
+        # a short view would keep the whole segment in memory, and in files
+        if 2 * first > steps:
+            state = {name: kept.clone(memory_format=torch.contiguous_format) for name, kept in state.items()}
+        return state
 
     def _check(self, state: State, k: Tensor) -> None:
         """Any number of past steps fits."""

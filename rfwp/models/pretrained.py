@@ -21,6 +21,9 @@ from rfwp.version import __version__
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
+DECISIVE = ("composition", "heads", "window", "scale_output", "wiring", "eps", "stride", "padding")
+"""Attributes of layers that no shape shows and that change what a model computes."""
+
 CARD = """---
 library_name: rfwp
 tags: [fast-weight-programmers]
@@ -44,10 +47,14 @@ class Pretrained(nn.Module):
     config: Any
 
     def save_pretrained(self, save_directory: str | Path) -> None:
-        """Write model.safetensors and config.json into a folder; a failure leaves an earlier save there whole."""
+        """Write model.safetensors and config.json into a folder; a failure leaves an earlier save there whole.
+
+        A model that its config does not describe (added or swapped layers, parametrisations, mixed dtypes) is refused.
+        """
         save_directory = Path(save_directory)
         if any(p.is_meta for p in self.parameters()):
             raise InvalidInput("a model on the meta device has no values to save; build it on a real device")
+        self._check_described()
         tensors = _apart({name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()})
         text = json.dumps({"rfwp": __version__, "model": to_dict(self.config)}, indent=2) + "\n"
         try:
@@ -55,6 +62,21 @@ class Pretrained(nn.Module):
             _write(save_directory, tensors, text)
         except (OSError, SafetensorError) as error:
             raise InvalidFile(f"cannot save to {save_directory}: {_one_line(error)}") from error
+
+    def _check_described(self) -> None:
+        """Nothing but the weights and the config is saved, so they must make this model again."""
+        try:
+            described = _without_values(type(self), self.config)
+        except TypeError:
+            # a subclass with arguments of its own comes back as the model that it extends
+            described = _without_values(next(c for c in type(self).__mro__ if "config_class" in vars(c)), self.config)
+        wrong = _other_modules(self, described) or _other_tensors(self.state_dict(), described.state_dict())
+        if wrong:
+            remedy = "undo it (parametrisations: torch.nn.utils.parametrize.remove_parametrizations; dtypes: model.float())"
+            raise InvalidInput(
+                f"save_pretrained: its config would not give this model back: {wrong[0]}; {remedy}, "
+                "or keep the weights alone: torch.save(model.state_dict(), path)"
+            )
 
     def push_to_hub(
         self,
@@ -87,22 +109,31 @@ class Pretrained(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, pretrained_model_name_or_path: str | Path, *, device: torch.device | str = "cpu", **hub: Any
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        **hub: Any,
     ) -> Self:
-        """A saved model of this class, in eval mode, from a folder or from the hub (see `locate` for its keywords)."""
+        """A saved model of this class, in eval mode, from a folder or from the hub (see `locate` for its keywords).
+
+        It has the dtype that it was saved with, or the given one.
+        """
         device = usable_device(device)
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise InvalidInput(f"dtype={dtype!r} is no floating dtype; use for instance torch.bfloat16")
         folder = locate(pretrained_model_name_or_path, **hub)
         config = read_config(folder)
         if not isinstance(config, cls.config_class):
             kind = to_dict(config)["kind"]
             raise InvalidFile(f"{folder} holds a model of kind '{kind}', which {cls.__name__} cannot load; use rfwp.load")
         try:
-            with torch.device("meta"), _Uninitialised():
-                model = cls(config)
+            model = _without_values(cls, config)
         except RFWPError as error:
             raise InvalidFile(f"{folder / CONFIG}: {error}") from error
         model.load_state_dict(_read_weights(folder, model.state_dict()), assign=True)
-        return model.to(device).eval()
+        return model.to(device=device, dtype=dtype).eval()
 
 
 class _Uninitialised(TorchFunctionMode):
@@ -113,6 +144,12 @@ class _Uninitialised(TorchFunctionMode):
         if getattr(func, "__module__", "") == "torch.nn.init":
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
+
+
+def _without_values(cls: type[nn.Module], config: Any) -> Any:
+    """The model on the meta device: names, shapes and layers, made quickly."""
+    with torch.device("meta"), _Uninitialised():
+        return cls(config)
 
 
 def locate(
@@ -194,6 +231,15 @@ def _read_weights(folder: Path, expected: dict[str, Tensor]) -> dict[str, Tensor
         tensors = safetensors.torch.load_file(path)
     except (OSError, SafetensorError) as error:
         raise InvalidFile(f"{path} is truncated or no safetensors file: {_one_line(error)}") from error
+    wrong = _other_tensors(tensors, expected)
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise InvalidFile(f"{path} does not belong to the {CONFIG} beside it: {'; '.join(wrong[:3])}{more}")
+    return tensors
+
+
+def _other_tensors(tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
+    """How names, shapes and dtypes differ from those of the expected tensors, whose dtype may be another one for all."""
     wrong = [f"{name} is missing" for name in expected if name not in tensors]
     wrong += [f"{name} is unknown" for name in tensors if name not in expected]
     for name, tensor in tensors.items():
@@ -203,10 +249,28 @@ def _read_weights(folder: Path, expected: dict[str, Tensor]) -> dict[str, Tensor
             wrong.append(f"{name} is {tensor.dtype}, expected a floating dtype")
     if len({tensor.dtype for tensor in tensors.values()}) > 1:
         wrong.append(f"dtypes are mixed: {', '.join(sorted({str(tensor.dtype) for tensor in tensors.values()}))}")
-    if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise InvalidFile(f"{path} does not belong to the {CONFIG} beside it: {'; '.join(wrong[:3])}{more}")
-    return tensors
+    return wrong
+
+
+def _other_modules(model: nn.Module, expected: nn.Module) -> list[str]:
+    """How the layers differ from the expected ones."""
+    # a layer that stands in two places is saved twice
+    seen, known = (dict(m.named_modules(remove_duplicate=False)) for m in (model, expected))
+    wrong = []
+    for path, module in seen.items():
+        if path not in known:
+            wrong.append(f"{path} ({type(module).__name__}) is unknown")
+        elif path and type(module) is not type(known[path]) and not _only_dropout(module, known[path]):
+            wrong.append(f"{path} is {type(module).__name__}, expected {type(known[path]).__name__}")
+        for name in DECISIVE if path in known else ():
+            if getattr(module, name, None) != getattr(known[path], name, None):
+                wrong.append(f"{path} has another {name} than the config says")
+    return wrong + [f"{path} is missing" for path in known if path not in seen]
+
+
+def _only_dropout(module: nn.Module, expected: nn.Module) -> bool:
+    """It plays no part in what a loaded model computes."""
+    return isinstance(expected, nn.Dropout) and isinstance(module, nn.Dropout | nn.Identity)
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -6,22 +6,27 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from rfwp.hf import word_tokenizer
-from rfwp.hf.export import export
+from rfwp.hf.export import as_transformers, export
 from rfwp.lm.generate import prompt_words
 from tests.lm.saved import WORDS, saved_model, saved_run
 from tests.models.language_models import random_tokens
 from tests.test_cli import run
 from tests.test_readme import python_blocks
+from tests.tolerances import FLOAT32
 
 TEXTS = ["word0 word1 , word2", "  word3\tword4 ", "x word0\nword1\n\nword2\n", "word0,word1", "<unk> word5 <eos> word6"]
+TEXTS += ["word0<eos>word1", ",<eos>, <unk>word2 <eos>\n<eos>"]
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_tokenizer_reads_as_we_do(text):
-    assert word_tokenizer(WORDS)(text)["input_ids"] == WORDS.encode(prompt_words(text))
+def test_the_tokenizer_reads_as_we_do(text, tmp_path):
+    tokenizer = word_tokenizer(WORDS)
+    tokenizer.save_pretrained(tmp_path)
+    for reader in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        assert reader(text)["input_ids"] == WORDS.encode(prompt_words(text))
 
 
 def test_short_texts_are_padded_on_the_left():
@@ -48,6 +53,15 @@ def test_an_exported_model_is_the_model_of_the_run(save, tmp_path, capsys):
     said = loaded.generate(**batch, max_new_tokens=5, do_sample=False)
     expected = model.generate(batch["input_ids"], 5, temperature=0)
     assert tokenizer.decode(said[0]) == " ".join(["word0", "word1", *WORDS.decode(expected[0])])
+
+
+def test_a_pipeline_goes_on_with_a_prompt_that_ends_with_a_space(tmp_path):
+    model = saved_model(tmp_path / "model")
+    wrapped, tokenizer = as_transformers(model, WORDS)
+    tell = pipeline("text-generation", model=wrapped, tokenizer=tokenizer)
+    (said,) = tell("word0 word1 ", max_new_tokens=6, do_sample=False, skip_special_tokens=False)
+    expected = model.generate(torch.tensor([WORDS.encode(["word0", "word1"])]), 6, temperature=0)
+    assert said["generated_text"] == " ".join(["word0", "word1", *WORDS.decode(expected[0])])
 
 
 def test_eos_ends_a_line_and_not_the_text(tmp_path):
@@ -96,7 +110,7 @@ def test_without_transformers_the_extra_is_named():
 
 
 def test_the_example_of_the_docs_runs(tmp_path, monkeypatch):
-    (program,) = python_blocks("docs/generation.md")
+    program, training = python_blocks("docs/generation.md")
     saved_run(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     export("run", tmp_path / "my-model")
@@ -106,3 +120,10 @@ def test_the_example_of_the_docs_runs(tmp_path, monkeypatch):
     assert first.startswith("word0 word1 ")
     assert second.startswith("<eos> word2 ")
     assert len(first.split()) == len(second.split()) == 52
+    exec(compile(training, "docs/generation.md", "exec"), names)
+    # the line break is learned, what stands behind the shorter text is not
+    assert names["labels"].tolist() == [[3, 4, WORDS.eos, 5], [6, -100, -100, -100]]
+    model, batch = names["model"], names["batch"]
+    assert all(p.grad is not None for p in model.parameters())
+    alone = batch["input_ids"][:1]
+    torch.testing.assert_close(model.eval()(**batch, labels=names["labels"]).loss, model(alone, labels=alone).loss, **FLOAT32)

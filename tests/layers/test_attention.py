@@ -67,6 +67,36 @@ def test_state_holds_at_most_the_window_without_this_step():
         assert state["k"].shape[1] == state["v"].shape[1] == state["valid"].shape[1] == kept
 
 
+def bytes_held(state):
+    return {name: kept.untyped_storage().nbytes() for name, kept in state.items()}
+
+
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_a_state_cut_from_a_long_segment_holds_its_own_memory_only(window):
+    layer, x = layer_and_input(40, window=window)
+    _, first = layer(x)
+    _, second = layer(x, first)
+    for state in (first, second):
+        assert bytes_held(state) == {name: kept.numel() * kept.element_size() for name, kept in state.items()}
+
+
+def test_a_state_of_which_nothing_is_cut_is_no_copy():
+    layer, x = layer_and_input()
+    _, state = layer(x)
+    assert state["k"].untyped_storage().data_ptr() == state["v"].untyped_storage().data_ptr()
+
+
+def test_gradients_flow_through_a_state_that_was_cut():
+    layer, x = layer_and_input(40, window=5)
+    x.requires_grad_()
+    _, state = layer(x[:, :38])
+    y, _ = layer(x[:, 38:], state)
+    whole = layer(x)[0][:, 38:]
+    (ours,), (expected,) = torch.autograd.grad(y.sum(), x), torch.autograd.grad(whole.sum(), x)
+    assert expected[:, 34:38].any()
+    torch.testing.assert_close(ours, expected, **FLOAT64)
+
+
 def test_attention_with_bias_is_multihead_attention():
     layer, x = layer_and_input(bias=True)
     theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64)

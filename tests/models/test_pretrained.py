@@ -9,10 +9,13 @@ import huggingface_hub
 import pytest
 import safetensors.torch
 import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 import rfwp
 from rfwp.config import AgentConfig, AttentionConfig, BlocksConfig, FWPConfig, HighwayConfig, LSTMConfig, SequenceConfig
 from rfwp.errors import InvalidFile, InvalidInput, MissingExtra
+from rfwp.layers import FWP, Attention
 from rfwp.models import Agent, SequenceModel, load, pretrained
 
 SMALL = {"width": 12, "layers": 2, "heads": 3, "ff": 10}
@@ -77,6 +80,117 @@ def test_tied_weights_are_saved_and_loaded(tmp_path):
     model.head.weight = model.embedding.weight
     model.save_pretrained(tmp_path)
     assert torch.equal(output(load(tmp_path)), output(model))
+
+
+# --- Models that their config does not describe ---
+
+
+def layer_0(model):
+    return model.core.blocks[0].layer
+
+
+CHANGES = {
+    "extra (Linear) is unknown": lambda m: setattr(m, "extra", nn.Linear(2, 2)),
+    "core.blocks.2 (ReLU) is unknown": lambda m: m.core.blocks.append(nn.ReLU()),
+    "core.blocks.1 is missing": lambda m: m.core.blocks.pop(1),
+    "core.blocks.0.ff.1 is GELU, expected ReLU": lambda m: m.core.blocks[0].ff.__setitem__(1, nn.GELU()),
+    "core.blocks.0.layer is Attention, expected FWP": lambda m: setattr(m.core.blocks[0], "layer", Attention(12, 3)),
+    "core.blocks.0.layer has another composition": lambda m: setattr(
+        m.core.blocks[0], "layer", FWP(replace(layer_0(m).composition, phi="elu_sum"), 12, 3)
+    ),
+    "core.blocks.0.layer has another scale_output": lambda m: setattr(layer_0(m), "scale_output", True),
+    "core.blocks.1 has another wiring": lambda m: setattr(m.core.blocks[1], "wiring", "post"),
+    "core.blocks.0.ff_norm has another eps": lambda m: setattr(m.core.blocks[0].ff_norm, "eps", 0.1),
+    "head is ParametrizedLinear, expected Linear": lambda m: parametrizations.weight_norm(m.head),
+    "head.weight is missing": lambda m: prune.l1_unstructured(m.head, "weight", 2),
+    "offset is unknown": lambda m: m.register_buffer("offset", torch.zeros(1)),
+    "head.weight has shape (8, 12), expected (9, 12)": lambda m: setattr(m, "head", nn.Linear(12, 8)),
+    "head.bias is torch.int64, expected a floating dtype": lambda m: setattr(
+        m.head, "bias", nn.Parameter(torch.zeros(9, dtype=torch.long), requires_grad=False)
+    ),
+    "dtypes are mixed: torch.bfloat16, torch.float32": lambda m: m.head.bfloat16(),
+    "core is Stack, expected LSTMCore": lambda m: setattr(m, "config", CONFIGS["lstm"]),
+}
+
+
+@pytest.mark.parametrize("difference", CHANGES)
+def test_a_model_that_its_config_would_not_give_back_is_refused_before_anything_is_written(difference, tmp_path):
+    model = make(CONFIGS["rdn"])
+    CHANGES[difference](model)
+    with pytest.raises(InvalidInput) as caught:
+        model.save_pretrained(tmp_path / "new")
+    assert difference in str(caught.value)
+    assert "or keep the weights alone: torch.save(model.state_dict(), path)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_model_without_its_parametrisations_is_saved_again(tmp_path):
+    model = make(CONFIGS["rdn"])
+    parametrizations.weight_norm(model.head)
+    nn.utils.parametrize.remove_parametrizations(model.head, "weight")
+    model.save_pretrained(tmp_path)
+    assert torch.equal(output(load(tmp_path)), output(model))
+
+
+def test_what_changes_no_output_is_saved(tmp_path):
+    """Dropout, backends, frozen weights, and a layer that stands in two places."""
+    model = make(CONFIGS["rdn"])
+    model.core.blocks[0].dropout = nn.Identity()
+    model.core.blocks[0].ff[2].p = 0.9
+    layer_0(model).backend = "reference"
+    model.head.requires_grad_(False)
+    model.core.blocks[1] = model.core.blocks[0]
+    model.save_pretrained(tmp_path)
+    torch.testing.assert_close(output(load(tmp_path)), output(model))
+
+
+class Wider(SequenceModel):
+    """With a layer of its own."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.extra = nn.Linear(3, 3)
+
+
+class Named(SequenceModel):
+    """With arguments of its own."""
+
+    def __init__(self, name, *, seed):
+        torch.manual_seed(seed)
+        super().__init__(CONFIGS[name])
+
+
+def test_models_of_a_subclass_are_saved(tmp_path):
+    model = Wider(CONFIGS["rdn"])
+    model.save_pretrained(tmp_path / "wider")
+    assert torch.equal(Wider.from_pretrained(tmp_path / "wider").extra.weight, model.extra.weight)
+    model = Named("rdn", seed=3).eval()
+    model.save_pretrained(tmp_path / "named")
+    assert torch.equal(output(load(tmp_path / "named")), output(model))
+
+
+def test_saving_draws_no_random_numbers(tmp_path):
+    model = make(CONFIGS["agent"])
+    before = torch.get_rng_state()
+    model.save_pretrained(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- Loading ---
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_model_is_loaded_in_another_dtype(folder, dtype):
+    for model in (load(folder, dtype=dtype), SequenceModel.from_pretrained(folder, dtype=dtype)):
+        assert {p.dtype for p in model.parameters()} == {dtype}
+        assert torch.equal(output(model), output(make(CONFIGS["rdn"]).to(dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.int8, torch.complex64])
+def test_a_dtype_that_no_model_has_is_refused_in_one_line(folder, dtype):
+    with pytest.raises(InvalidInput, match=r"is no floating dtype; use for instance torch\.bfloat16"):
+        load(folder, dtype=dtype)
 
 
 def test_loading_draws_no_random_numbers(folder):
