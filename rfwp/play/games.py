@@ -139,9 +139,10 @@ class Games:
     def start(self, shown: ShownAgent, seed: int, sample: bool) -> tuple[str, Game]:
         with self.lock:
             self._end()
-            self._game, self._key = Game(shown, seed, sample), secrets.token_hex(8)
+            game, key = self._game, self._key = Game(shown, seed, sample), secrets.token_hex(8)
         self._wind()
-        return self._key, self._game
+        # the clock may have closed it already
+        return key, game
 
     def get(self, key: str) -> Game | None:
         if key != self._key:

@@ -166,6 +166,12 @@ def test_game_is_closed_when_nobody_looks(client, monkeypatch):
     refused(client.get(f"/api/game/{game['id']}/step?t=0"), 404, "this game was closed")
 
 
+def test_game_that_is_closed_while_it_starts_has_its_name(client, monkeypatch):
+    monkeypatch.setattr(games.Games, "_wind", games.Games.close)
+    game = start(client)
+    refused(client.get(f"/api/game/{game['id']}/step?t=0"), 404, "this game was closed")
+
+
 def test_only_the_latest_steps_are_kept(client, shown, monkeypatch):
     monkeypatch.setattr(games, "MOST_KEPT", 4)
     game = start(client)
