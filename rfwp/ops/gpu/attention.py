@@ -34,6 +34,13 @@ LN2 = tl.constexpr(math.log(2))
 
 
 @triton.jit
+def _queries_of(nT, H):
+    """Of a program that has a tile of queries: its pair and tile, batch row and head. Tiles with the most work come first."""
+    bh, i = tl.program_id(0) // nT, nT - 1 - tl.program_id(0) % nT
+    return bh, i, (bh // H).to(tl.int64), bh % H
+
+
+@triton.jit
 def _attend(
     m, l, o, q_i, k, v, k_s, v_s, t, s0, t0, T, c, random, d, D: tl.constexpr, BD: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, P: tl.constexpr,
@@ -60,9 +67,7 @@ def _forward_kernel(
     q, k, v, seed, y, lse, T, H, nT, c, kept_part, threshold, q_s, k_s, v_s, y_s, D: tl.constexpr, BD: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, DROP: tl.constexpr, KEEP: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    # tiles with the most work come first
-    bh, i = tl.program_id(0) // nT, nT - 1 - tl.program_id(0) % nT
-    b, h = (bh // H).to(tl.int64), bh % H
+    bh, i, b, h = _queries_of(nT, H)
     random = generator(seed, bh, threshold, DROP)
     q, k, v = q + b * q_s[0] + h * q_s[2], k + b * k_s[0] + h * k_s[2], v + b * v_s[0] + h * v_s[2]
     d, t0 = tl.arange(0, BD), i * M
@@ -105,8 +110,7 @@ def _query_kernel(
 ):  # fmt: skip
     """dQ of a tile of queries; and in rows (B, H, nT M, 2), for the keys' turn, the raised log2 of each row's sum and
     (1 - p) rowsum(dY ⊙ Y)."""
-    bh, i = tl.program_id(0) // nT, nT - 1 - tl.program_id(0) % nT
-    b, h = (bh // H).to(tl.int64), bh % H
+    bh, i, b, h = _queries_of(nT, H)
     random = generator(seed, bh, threshold, DROP)
     q, k, v = q + b * q_s[0] + h * q_s[2], k + b * k_s[0] + h * k_s[2], v + b * v_s[0] + h * v_s[2]
     d, t0 = tl.arange(0, BD), i * M

@@ -38,6 +38,7 @@ from rfwp.ops.gpu.delta_tiles import (
     prepared,
     segments,
     store,
+    walk_of,
     written,
 )
 from rfwp.ops.gpu.launch import launch
@@ -78,9 +79,7 @@ def _forward_kernel(
     MAP: tl.constexpr, SIGMOID: tl.constexpr, DELTA: tl.constexpr, RESET: tl.constexpr, KEEP: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """W as S (K, V), so that products with K and Q need no transposition."""
-    bh, iv = tl.program_id(0) // nV, tl.program_id(0) % nV
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, dv, i = tl.arange(0, BK), iv * BV + tl.arange(0, BV), tl.arange(0, C)
+    bh, b, h, dk, dv, i = walk_of(nV, H, BK, BV, C)
     q, k, v = head(q, q_s, b, h, G), head(k, k_s, b, h, G), head(v, v_s, b, h, G)
     beta, y = head(beta, beta_s, b, h, G), head(y, y_s, b, h, G)
     X += bh.to(tl.int64) * N * C * C

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from rfwp.ops.gpu.delta_tiles import (
     as_stored,
+    chunk_of,
     head,
     load,
     load_rate,
@@ -18,6 +19,7 @@ from rfwp.ops.gpu.delta_tiles import (
     store,
     store_rate,
     tile,
+    walk_of,
 )
 
 
@@ -28,9 +30,7 @@ def back_kernel(
     SIGMOID: tl.constexpr, DELTA: tl.constexpr, RESET: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """dS at the end of every chunk, and dU (of the sum rule: dV)."""
-    bh, iv = tl.program_id(0) // nV, tl.program_id(0) % nV
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, dv, i = tl.arange(0, BK), iv * BV + tl.arange(0, BV), tl.arange(0, C)
+    bh, b, h, dk, dv, i = walk_of(nV, H, BK, BV, C)
     dy, q, k = head(dy, dy_s, b, h, G), head(q, q_s, b, h, G), head(k, k_s, b, h, G)
     beta, dv_ = head(beta, beta_s, b, h, G), head(dv_, dv_s, b, h, G)
     reset += b * T
@@ -69,10 +69,7 @@ def chunks_kernel(
 ):  # fmt: skip
     """The gradients of a chunk that sum over all values."""
     here = tl.program_id(0)
-    bh, n = here // N, here % N
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, i = tl.arange(0, BK), tl.arange(0, C)
-    t = n * C + i
+    b, h, dk, i, t = chunk_of(here, N, H, BK, C)
     reset += b * T
     v, dy, dv_ = head(v, v_s, b, h, G), head(dy, dy_s, b, h, G), head(dv_, dv_s, b, h, G)
     # three loops over the values, one after the other: what they sum would not fit in registers together

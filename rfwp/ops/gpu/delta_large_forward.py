@@ -5,6 +5,7 @@ import triton.language as tl
 
 from rfwp.ops.gpu.delta_tiles import (
     as_stored,
+    chunk_of,
     head,
     inverse,
     load,
@@ -17,6 +18,7 @@ from rfwp.ops.gpu.delta_tiles import (
     segments,
     store,
     tile,
+    walk_of,
 )
 
 
@@ -25,9 +27,7 @@ def map_kernel(
     x, out, T, N, H, x_s, out_s, K: tl.constexpr, BK: tl.constexpr, G: tl.constexpr, C: tl.constexpr, MAP: tl.constexpr,
 ):  # fmt: skip
     """φ of every step."""
-    bh, n = tl.program_id(0) // N, tl.program_id(0) % N
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, t = tl.arange(0, BK), n * C + tl.arange(0, C)
+    b, h, dk, _, t = chunk_of(tl.program_id(0), N, H, BK, C)
     x_n, _ = mapped(load(head(x, x_s, b, h, G), x_s, t, dk, T, K), t, dk, T, K, MAP)
     store(head(out, out_s, b, h, G), out_s, x_n, t, dk, T, K)
 
@@ -40,10 +40,7 @@ def prepare_kernel(
 ):  # fmt: skip
     """X, w and u of a chunk: what does not depend on the state. X alone, or the rest, where both would not fit in registers."""
     here = tl.program_id(0)
-    bh, n = here // N, here % N
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, i = tl.arange(0, BK), tl.arange(0, C)
-    t = n * C + i
+    b, h, dk, i, t = chunk_of(here, N, H, BK, C)
     k = head(k, k_s, b, h, G)
     b_n = load_rate(head(beta, beta_s, b, h, G), beta_s, t, T, SIGMOID)
     together, _, _, _ = segments(reset + b * T, t, T, C, RESET)
@@ -73,9 +70,7 @@ def walk_kernel(
     SIGMOID: tl.constexpr, DELTA: tl.constexpr, RESET: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """S at the start of every chunk, and e in the place of u."""
-    bh, iv = tl.program_id(0) // nV, tl.program_id(0) % nV
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, dv, i = tl.arange(0, BK), iv * BV + tl.arange(0, BV), tl.arange(0, C)
+    bh, b, h, dk, dv, i = walk_of(nV, H, BK, BV, C)
     k, v, beta = head(k, k_s, b, h, G), head(v, v_s, b, h, G), head(beta, beta_s, b, h, G)
     reset += b * T
     at, inside = matrix(W + (b * H + h) * V * K, dk, dv, K, V)
@@ -109,10 +104,7 @@ def output_kernel(
     MAP: tl.constexpr, SIGMOID: tl.constexpr, DELTA: tl.constexpr, RESET: tl.constexpr, KEEP: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     here = tl.program_id(0)
-    bh, n = here // N, here % N
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, i = tl.arange(0, BK), tl.arange(0, C)
-    t = n * C + i
+    b, h, dk, i, t = chunk_of(here, N, H, BK, C)
     q_n, _ = mapped(load(head(q, q_s, b, h, G), q_s, t, dk, T, K), t, dk, T, K, MAP)
     k_n = load(head(phi_k, phi_k_s, b, h, G), phi_k_s, t, dk, T, K)
     together, start, _, _ = segments(reset + b * T, t, T, C, RESET)

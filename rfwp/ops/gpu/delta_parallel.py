@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rfwp.ops.gpu.delta_tiles import (
+    chunk_of,
     head,
     load,
     load_rate,
@@ -27,6 +28,7 @@ from rfwp.ops.gpu.delta_tiles import (
     segments,
     store,
     store_rate,
+    walk_of,
     written,
 )
 from rfwp.ops.gpu.launch import launch
@@ -39,9 +41,7 @@ def _walk_kernel(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, G: tl.constexpr, C: tl.constexpr,
     MAP: tl.constexpr, SIGMOID: tl.constexpr, DELTA: tl.constexpr, RESET: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    bh, iv = tl.program_id(0) // nV, tl.program_id(0) % nV
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, dv, i = tl.arange(0, BK), iv * BV + tl.arange(0, BV), tl.arange(0, C)
+    bh, b, h, dk, dv, i = walk_of(nV, H, BK, BV, C)
     causal = i[:, None] >= i[None, :]
     dy, q, k = head(dy, dy_s, b, h, G), head(q, q_s, b, h, G), head(k, k_s, b, h, G)
     beta, dX = head(beta, beta_s, b, h, G), head(dX, dX_s, b, h, G)
@@ -81,10 +81,7 @@ def _chunks_kernel(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, G: tl.constexpr, C: tl.constexpr,
     MAP: tl.constexpr, SIGMOID: tl.constexpr, DELTA: tl.constexpr, RESET: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    bh, n = tl.program_id(0) // N, tl.program_id(0) % N
-    b, h = (bh // H).to(tl.int64), bh % H
-    dk, i = tl.arange(0, BK), tl.arange(0, C)
-    t = n * C + i
+    b, h, dk, i, t = chunk_of(tl.program_id(0), N, H, BK, C)
     q_n, q_scale = mapped(load(head(q, q_s, b, h, G), q_s, t, dk, T, K), t, dk, T, K, MAP)
     k_n, k_scale = mapped(load(head(k, k_s, b, h, G), k_s, t, dk, T, K), t, dk, T, K, MAP)
     together, start, end, _ = segments(reset + b * T, t, T, C, RESET)
@@ -95,7 +92,7 @@ def _chunks_kernel(
         db_n = tl.zeros((C,), tl.float32)
     v, dy = head(v, v_s, b, h, G), head(dy, dy_s, b, h, G)
     dX, dv_ = head(dX, dX_s, b, h, G), head(dv_, dv_s, b, h, G)
-    here = ((b * N + n) * H + h) * V * K
+    here = ((b * N + tl.program_id(0) % N) * H + h) * V * K
     dA = tl.zeros((C, C), tl.float32)
     dq_n = tl.zeros((C, BK), tl.float32)
     dk_n = tl.zeros((C, BK), tl.float32)

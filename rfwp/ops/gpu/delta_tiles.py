@@ -195,6 +195,23 @@ def matrix(p, dk, dv, K: tl.constexpr, V: tl.constexpr):
 
 
 @triton.jit
+def chunk_of(here, N, H, BK: tl.constexpr, C: tl.constexpr):
+    """Of program number `here`, which has one chunk: its batch row and head; its keys; its steps in the chunk and in all."""
+    bh, n = here // N, here % N
+    b, h = (bh // H).to(tl.int64), bh % H
+    dk, i = tl.arange(0, BK), tl.arange(0, C)
+    t = n * C + i
+    return b, h, dk, i, t
+
+
+@triton.jit
+def walk_of(nV, H, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+    """Of a program that walks over all chunks: its pair, batch row and head; its keys and its part of the values; steps."""
+    bh, iv = tl.program_id(0) // nV, tl.program_id(0) % nV
+    return bh, (bh // H).to(tl.int64), bh % H, tl.arange(0, BK), iv * BV + tl.arange(0, BV), tl.arange(0, C)
+
+
+@triton.jit
 def tile(p, number, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Pointers into tile `number` of the tiles (ROWS, COLUMNS) that lie one behind the other."""
     return p + number.to(tl.int64) * (ROWS * COLUMNS) + rows[:, None] * COLUMNS + columns[None, :]
