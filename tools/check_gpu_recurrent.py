@@ -230,11 +230,11 @@ def check_all(ops: list[str], with_time: bool, only_long: bool) -> list[str]:
         jobs = {}
         for op in ops:
             jobs[pool.submit(check, op, OPS[op][0], Case(1, LONG, 16, True, False))] = f"{op} long"
-        for version in range(4):
+        # the largest heads first: their kernels take longest to compile, and the pool ends together
+        for case in () if only_long else sorted(CASES, key=lambda case: -case.d):
             for op in ops:
-                if version < len(OPS[op]) and not only_long:
-                    for case in CASES:
-                        jobs[pool.submit(check, op, OPS[op][version], case)] = f"{op} {OPS[op][version]} {case}"
+                for version in OPS[op]:
+                    jobs[pool.submit(check, op, version, case)] = f"{op} {version} {case}"
         if with_time:
             for op, d, warps, ahead in variants(ops):
                 jobs[pool.submit(compile_variant, op, d, warps, ahead, torch.float32)] = f"compile {op} {d} {warps} {ahead}"
