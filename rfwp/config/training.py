@@ -94,6 +94,8 @@ class ImpalaConfig:
     trace: float = 1.0
     """V-trace's lambda: 1 carries differences back in full, 0 not at all."""
     lr: float = 6e-4
+    warm_up: int = 0
+    """Updates over which the learning rate rises: RMSProp's first steps are else up to 1 / sqrt(1 - alpha) times lr in size."""
     alpha: float = 0.99
     """RMSProp's smoothing."""
     eps: float = 0.01

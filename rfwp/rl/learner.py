@@ -23,7 +23,8 @@ class Learner:
     >>> metrics = learner.update(actor.collect())
 
     RMSProp is PyTorch's, as in the authors' code: it divides by sqrt(mean square) + eps, where TensorFlow's, and so
-    IMPALA's own, divides by sqrt(mean square + eps). With eps = 0.01 that is another step size.
+    IMPALA's own, divides by sqrt(mean square + eps). With eps = 0.01 that is another step size. Its mean square begins at 0, and
+    so it begins with steps that are up to 1 / sqrt(1 - alpha) times too large: config.warm_up has it begin with small ones.
     `reduce` is called between gradients and clipping: there several `processes` add up theirs.
     """
 
@@ -51,7 +52,8 @@ class Learner:
     @property
     def lr(self) -> float:
         """Of the next update."""
-        return self.config.lr * (1 - min(self.steps, self.config.steps) / self.config.steps)
+        warm = min(1, (self.updates + 1) / (self.config.warm_up + 1))
+        return self.config.lr * warm * (1 - min(self.steps, self.config.steps) / self.config.steps)
 
     def loss(self, unroll: Unroll) -> ImpalaLoss:
         """The agent runs over all T+1 observations from the actor's state, resets inside, in one call."""
@@ -166,8 +168,9 @@ def check_impala(config: ImpalaConfig) -> None:
     for name, known in (("mode", ("free", "lockstep")), ("precision", ("fp32", "tf32", "bf16"))):
         if getattr(config, name) not in known:
             raise unknown(f"impala.{name}", getattr(config, name), known)
-    if config.max_lag < 0:
-        raise InvalidInput(f"impala.max_lag={config.max_lag}; use 0 or more")
+    for name in ("max_lag", "warm_up"):
+        if getattr(config, name) < 0:
+            raise InvalidInput(f"impala.{name}={getattr(config, name)}; use 0 or more")
     for name in ("lr", "eps", "clip", "reward_clip", "rho_bar", "c_bar", "pg_rho_bar"):
         if not getattr(config, name) > 0:
             raise InvalidInput(f"impala.{name}={getattr(config, name)}; use a positive number")

@@ -103,6 +103,15 @@ def test_update_is_clipped_rmsprop_with_eps_outside_the_root_and_a_linearly_fall
         torch.testing.assert_close(weights(agent), before - lr * g / (square.sqrt() + 0.01), atol=1e-6, rtol=0)
 
 
+def test_warm_up_raises_the_rate_in_equal_steps_before_it_falls():
+    environment = Noise()
+    agent = make_agent(CORES["lstm"], environment)
+    learner, actor = Learner(agent, ImpalaConfig(steps=3000, unroll=10, warm_up=3)), Actor(agent, environment, 10)
+    rates = [learner.update(actor.collect())["lr"] for _ in range(5)]
+    falling = [1 - update / 100 for update in range(5)]
+    assert rates == pytest.approx([6e-4 * warm * rest for warm, rest in zip((0.25, 0.5, 0.75, 1, 1), falling, strict=True)])
+
+
 def test_metrics_are_floats_and_parts_add_up():
     environment = Noise()
     agent = make_agent(CORES["rdn"], environment)
@@ -176,6 +185,7 @@ def test_agent_without_memory_stays_at_chance():
         ("lag", 2, "impala.lag=2; lockstep training has a lag of 0 or 1"),
         ("lr", 0.0, "impala.lr=0.0; use a positive number"),
         ("discount", 1.5, "impala.discount=1.5; use a number from 0 to 1"),
+        ("warm_up", -1, "impala.warm_up=-1; use 0 or more"),
         ("entropy_cost", -1.0, "impala.entropy_cost=-1.0; use 0 or more"),
         ("clip", float("nan"), "impala.clip=nan; use a positive number"),
     ],
