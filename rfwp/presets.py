@@ -271,8 +271,8 @@ def _deep(layer: Layer) -> BlocksConfig:
 
 
 def _transformer(table: str, core: MakeCore, inputs: int, outputs: int, parameters: str) -> Preset:
-    """Differs from the paper: post-norm with a last norm and biases, as in PyTorch's own encoder."""
-    blocks = replace(core(AttentionConfig(bias=True, dropout=0.1)), wiring="post", final_norm=True)
+    """Differs from the paper: PyTorch's own encoder, which is post-norm with a last norm, biases and alike layers."""
+    blocks = replace(core(AttentionConfig(bias=True, dropout=0.1)), wiring="post", final_norm=True, alike=True)
     model = SequenceConfig(inputs, outputs, blocks, embedding=blocks.width, positions="ascending")
     return Preset(
         f"{table}/transformer", "Transformer", model, parameters, {"printed": replace(model, core=core(AttentionConfig()))}

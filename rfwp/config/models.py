@@ -52,6 +52,8 @@ class BlocksConfig:
     """Where the norms stand: x + f(LN(x)); LN(x + f(x)); or LN(x) + f(LN(x)), the authors' language models."""
     final_norm: bool = False
     """A last layer norm after all blocks."""
+    alike: bool = False
+    """All blocks begin with the same weights, as in nn.TransformerEncoder, which copies one layer."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ class AgentConfig:
     """Height and width of a frame."""
     vector: int = 0
     """Numbers of an observation that is a vector and no frames: the stem is then two linear layers; 0: frames."""
+    init: Literal["default", "orthogonal"] = "default"
+    """Initial weights of stem and heads: PyTorch's, as the authors use, or orthogonal ones, which let more of a frame through."""
 
 
 ModelConfig = SequenceConfig | AgentConfig

@@ -120,6 +120,8 @@ class Agent(Pretrained):
         self.core = build_core(config.core, inputs)
         self.policy = nn.Linear(self.core.outputs, config.actions)
         self.value = nn.Linear(self.core.outputs, 1)
+        if config.init == "orthogonal":
+            self._start_orthogonal()
 
     def forward(
         self, observation: Tensor, reward: Tensor, state: Any = None, reset: Tensor | None = None
@@ -144,6 +146,15 @@ class Agent(Pretrained):
         output, state = self(observation.unsqueeze(1), reward.unsqueeze(-1), state, reset)
         return AgentOutput(output.logits.squeeze(1), output.value.squeeze(1)), state
 
+    def _start_orthogonal(self) -> None:
+        """Stem and heads; the core stays. Residual branches begin small, or what the stem gives would grow with its depth."""
+        ends = {module.second for module in self.stem.modules() if isinstance(module, Residual)}
+        gains = {m: 0.1 if m in ends else 2**0.5 for m in self.stem.modules() if isinstance(m, nn.Conv2d | nn.Linear)}
+        for module, gain in (gains | {self.policy: 0.01, self.value: 1.0}).items():
+            nn.init.orthogonal_(module.weight, gain)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
     def _check(self, observation: Tensor, reward: Tensor, reset: Tensor | None) -> None:
         c = self.config
         name, shape = ("vector", f"B T {c.vector}") if c.vector else ("frames", f"B T {c.frames} {c.pixels} {c.pixels}")
@@ -165,6 +176,8 @@ def _check(config: AgentConfig) -> None:
         raise InvalidInput(f"Agent: vector={config.vector}; use the size of an observation, or 0 for frames")
     if config.stem not in ("deep", "shallow"):
         raise unknown("stem", config.stem, ("deep", "shallow"))
+    if config.init not in ("default", "orthogonal"):
+        raise unknown("init", config.init, ("default", "orthogonal"))
     for name in ("actions", "features", "frames", "pixels"):
         if getattr(config, name) < 1:
             raise InvalidInput(f"Agent: {name}={getattr(config, name)}; use at least 1")

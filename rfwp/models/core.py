@@ -32,8 +32,6 @@ class Stack(Core):
 
     With `checkpoint_blocks` a training step keeps the inputs of the blocks only, and the backward pass computes what is inside
     of a block once more: less memory for more time, the same numbers.
-    Differs from the authors' code: their Transformer on algorithmic tasks starts with the same weights in all layers,
-    as nn.TransformerEncoder copies one layer; here every layer is initialised for itself.
     """
 
     def __init__(self, config: BlocksConfig):
@@ -44,6 +42,9 @@ class Stack(Core):
         self.blocks = nn.ModuleList(
             Block(build_layer(config), config.width, config.ff, config.dropout, config.wiring) for _ in range(config.layers)
         )
+        if config.alike:
+            for block in self.blocks[1:]:
+                block.load_state_dict(self.blocks[0].state_dict())
         self.norm = nn.LayerNorm(config.width) if config.final_norm else nn.Identity()
 
     def forward(self, x: Tensor, state: tuple | None = None, reset: Tensor | None = None) -> tuple[Tensor, tuple]:

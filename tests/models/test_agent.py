@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from rfwp.config import AgentConfig, AttentionConfig, BlocksConfig, FWPConfig, HighwayConfig, LSTMConfig, NoCoreConfig
-from rfwp.errors import InvalidInput
+from rfwp.errors import InvalidInput, UnknownName
 from rfwp.models import Agent
-from rfwp.models.agent import Stem, VectorStem
+from rfwp.models.agent import Residual, Stem, VectorStem
 from tests.contract import STATEFUL, STATELESS, leaves
 from tests.tolerances import FLOAT64
 
@@ -100,6 +100,31 @@ def test_stem_takes_frames_of_any_size(pixels):
     assert stem(torch.zeros(1, 2, pixels, pixels, dtype=torch.uint8)).shape == (1, 5)
 
 
+@pytest.mark.parametrize("stem", ["deep", "shallow"])
+def test_orthogonal_weights_keep_the_size_of_what_they_map(stem):
+    torch.manual_seed(0)
+    agent = Agent(AgentConfig(actions=6, core=LSTMConfig(hidden=16), stem=stem, init="orthogonal"))
+    for module, gain in ((agent.stem.out, 2**0.5), (agent.policy, 0.01), (agent.value, 1.0)):
+        singular = torch.linalg.svdvals(module.weight)
+        torch.testing.assert_close(singular, torch.full_like(singular, gain), rtol=1e-4, atol=0)
+        assert not module.bias.any()
+
+
+def test_a_deep_stem_of_orthogonal_weights_begins_with_small_residual_branches():
+    torch.manual_seed(0)
+    for residual in (m for m in Agent(AgentConfig(init="orthogonal")).stem.modules() if isinstance(m, Residual)):
+        x = torch.rand(1, residual.first.in_channels, 12, 12)
+        assert 0 < (residual(x) - x).norm() < 0.2 * x.norm()
+
+
+def test_initial_weights_of_the_core_are_its_own():
+    cores = []
+    for init in ("default", "orthogonal"):
+        torch.manual_seed(0)
+        cores.append(Agent(AgentConfig(core=CORES["rdn"], init=init)).core.state_dict())
+    assert all(torch.equal(cores[0][name], cores[1][name]) for name in cores[0])
+
+
 @pytest.mark.parametrize(
     ("core", "features", "count"),
     [
@@ -138,6 +163,11 @@ def test_bad_input_is_one_line(call, message):
         call(*agent_and_input(CORES["rdn"]))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_unknown_initial_weights_are_one_line():
+    with pytest.raises(UnknownName, match="unknown init 'ortho'; did you mean 'orthogonal'"):
+        Agent(AgentConfig(init="ortho"))
 
 
 @pytest.mark.parametrize(

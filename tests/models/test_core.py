@@ -68,6 +68,16 @@ def test_final_norm_is_applied_last():
     torch.testing.assert_close(y.mean(-1), torch.zeros(B, T, dtype=torch.float64), **FLOAT64)
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_blocks_begin_alike_where_the_config_says_so(alike):
+    core, x = core_and_input(BlocksConfig(layer=AttentionConfig(bias=True), wiring="post", alike=alike, **SMALL))
+    first, second = (block.state_dict() for block in core.blocks)
+    same = [torch.equal(first[name], second[name]) for name in first if name.endswith("weight") and "norm" not in name]
+    assert same == [alike] * 4
+    core(x)[0].square().sum().backward()
+    assert not torch.equal(core.blocks[0].layer.qkv.weight.grad, core.blocks[1].layer.qkv.weight.grad)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
