@@ -98,6 +98,8 @@ class RLOptions(Common):
     """Unrolls an update; 0: the paper's 32 on a GPU, 8 on the CPU."""
     unroll: int = 0
     """Steps of an unroll; 0: the paper's 50 on a GPU, 20 on the CPU."""
+    max_lag: int = 4
+    """Updates that actors may be behind; groups wait for it below (environments + those of a group) / batch."""
     emulators: int = 0
     """Threads of each group; 0: all cores but one in eight."""
     channels_last: Literal["auto", "yes", "no"] = "auto"

@@ -93,6 +93,7 @@ def bench_rl(options: RLOptions, say: Callable[[str], None] = log.info) -> Outco
         except RFWPError:
             raise
         except Exception as error:
+            log.exception("%s", setting.agent)
             problem = one_line(error)
         if problem:
             outcome.failures.append(f"{setting.agent} {setting.config.impala.precision}: {problem}")
@@ -107,6 +108,7 @@ def bench_rl(options: RLOptions, say: Callable[[str], None] = log.info) -> Outco
             except RFWPError:
                 raise
             except Exception as error:
+                log.exception("%s: %s", part, setting.agent)
                 outcome.failures.append(f"{part} {setting.agent} {setting.config.impala.precision}: {one_line(error)}")
                 continue
             # at once: who stops a long benchmark keeps what it has found
@@ -124,6 +126,7 @@ def choose(options: RLOptions, device: torch.device) -> list[Setting]:
         batch=options.batch or (2 if options.quick else 8 if small else 32),
         environments=options.envs or (4 if options.quick else 16 if small else 96),
         groups=options.groups,
+        max_lag=options.max_lag,
     )
     if not options.agent:
         raise InvalidInput("--agent needs at least one row of the table atari; leave it away for rdn and lstm")

@@ -120,7 +120,9 @@ class ResidualMLP(_Base):
     def step(self, cell: Cell) -> Tensor:
         h = cell.query("A0")
         for i in range(self.blocks):
-            normed = F.layer_norm(h, h.shape[-1:], cell.parameter(f"gain{i}").to(h.dtype), cell.parameter(f"bias{i}").to(h.dtype))
+            gain, bias = (cell.parameter(f"{name}{i}").to(h.dtype) for name in ("gain", "bias"))
+            # on CUDA, other than on the CPU, autocast makes it float32
+            normed = F.layer_norm(h, h.shape[-1:], gain, bias).to(h.dtype)
             h = h + cell.read(f"B{i}", cell.read(f"A{i}", normed))
         return h
 

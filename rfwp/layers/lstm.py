@@ -1,7 +1,6 @@
 """PyTorch's LSTM under the common contract: batch first, state in and out, resets anywhere in the sequence."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfwp.errors import InvalidInput
@@ -71,11 +70,9 @@ class LSTM(nn.RNNBase, Stepwise):
             y, hs, cs = x[:, t], [], []
             h, c = forget(h, reset, t), forget(c, reset, t)
             for n in range(self.layers):
-                W, R, b, b_R = weights[4 * n : 4 * n + 4]
-                i, f, g, o = (F.linear(y, W, b) + F.linear(h[:, n], R, b_R)).chunk(4, dim=-1)
-                cs.append(f.sigmoid() * c[:, n] + i.sigmoid() * g.tanh())
-                y = o.sigmoid() * cs[-1].tanh()
+                y, kept = torch.lstm_cell(y, (h[:, n], c[:, n]), *weights[4 * n : 4 * n + 4])
                 hs.append(y)
+                cs.append(kept)
             h, c = torch.stack(hs, dim=1), torch.stack(cs, dim=1)  # B layers hidden
             outputs.append(y)
         return torch.stack(outputs, dim=1), h, c

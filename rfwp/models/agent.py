@@ -134,7 +134,10 @@ class Agent(Pretrained):
         features = self.stem(observation.flatten(0, 1)).unflatten(0, observation.shape[:2])  # B T F
         clipped = reward.to(features.dtype).clamp(-1, 1).unsqueeze(-1)
         x, state = self.core(self.project(torch.cat((features, clipped), dim=-1)), state, reset)
-        return AgentOutput(self.policy(x), self.value(x).squeeze(-1)), state
+        # in half precision values would move in steps larger than what there is to learn from
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(self.value.weight.dtype)
+            return AgentOutput(self.policy(x), self.value(x).squeeze(-1)), state
 
     def step(
         self, observation: Tensor, reward: Tensor, state: Any = None, reset: Tensor | None = None

@@ -43,13 +43,14 @@ def test_an_agent_that_fails_its_check_is_not_timed(tmp_path, monkeypatch):
     assert outcome.failures == ["lstm fp32: the learner's logits differ from the actors' by 1.0e+00 > 1e-03"]
 
 
-def test_a_part_that_fails_does_not_take_the_others_with_it(tmp_path, monkeypatch):
+def test_a_part_that_fails_does_not_take_the_others_with_it(tmp_path, monkeypatch, caplog):
     def broken(self, *arguments, **options):
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr("rfwp.bench.rl.Updates", broken)
     outcome = bench_rl(RLOptions(**QUICK, out=tmp_path, parts=("learner", "actions")), lambda line: None)
     assert outcome.failures == ["learner lstm fp32: RuntimeError: out of luck"]
+    assert "in broken" in caplog.text  # where it was raised
     assert [row.what for row in read(outcome.files[0])] == ["rl actions lstm"]
 
 
@@ -76,6 +77,8 @@ def test_defaults_are_the_papers_on_a_gpu_and_small_on_the_cpu():
     gpu, cpu = (choose(RLOptions(agent=("rdn",)), torch.device(name))[0].config for name in ("cuda", "cpu"))
     assert (gpu.impala.batch, gpu.impala.unroll, gpu.impala.precision, gpu.agent.stem) == (32, 50, "tf32", "deep")
     assert (cpu.impala.batch, cpu.impala.unroll, cpu.impala.precision, cpu.agent.stem) == (8, 20, "fp32", "shallow")
+    (free,) = choose(RLOptions(agent=("rdn",), envs=64, batch=8, max_lag=12), torch.device("cuda"))
+    assert free.config.impala.max_lag == 12
 
 
 def test_unknown_agents_and_games_are_one_line():

@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from rfwp.errors import InvalidInput
 from rfwp.fwp import ZOO, Composition
@@ -289,6 +290,34 @@ def test_states_under_autocast_are_float32_and_can_come_in_again(composition, ba
         y, state = layer(x, state)
     assert y.dtype == torch.bfloat16
     assert {s.dtype for s in state.values()} == {torch.float32}
+
+
+class LikeCUDA(TorchFunctionMode):
+    """Autocast on CUDA runs these in float32; the CPU's leaves them as they come."""
+
+    FLOAT32 = frozenset({"layer_norm", "softmax", "log_softmax", "sum", "pow", "exp", "log", "cumsum", "softplus", "norm"})
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        args, kwargs = list(args), kwargs or {}
+        if getattr(function, "__name__", "") in self.FLOAT32 and torch.is_autocast_enabled("cpu"):
+            args, kwargs = [self.float32(a) for a in args], {name: self.float32(a) for name, a in kwargs.items()}
+        return function(*args, **kwargs)
+
+    def float32(self, given):
+        return given.float() if isinstance(given, torch.Tensor) and given.dtype == torch.bfloat16 else given
+
+
+@every
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_autocast_of_cuda_runs_too(composition, backend):
+    torch.manual_seed(0)
+    layer, x = FWP(composition, WIDTH, HEADS, backend=backend), torch.randn(B, 3, WIDTH)
+    expected, _ = layer(x)
+    with LikeCUDA(), torch.autocast("cpu", dtype=torch.bfloat16):
+        y, state = layer(x)
+        layer(x, state)[0].float().sum().backward()
+    assert {s.dtype for s in state.values()} == {torch.float32}
+    assert (y.float() - expected).norm() < 0.05 * expected.norm()
 
 
 @pytest.mark.parametrize("composition", [ZOO["rdn"], ZOO["delta_mlp_residual"], Composition(slow="lstm")], ids=str)

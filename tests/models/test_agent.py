@@ -80,6 +80,18 @@ def test_output_is_logits_and_value():
     assert output.value.shape == (B, T)
 
 
+@pytest.mark.parametrize("name", CORES)
+def test_heads_keep_full_precision_under_autocast(name):
+    agent, frames, reward = agent_and_input(CORES[name])
+    agent, reward = agent.float(), reward.float()
+    expected = agent(frames, reward)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        output = agent(frames, reward)[0]
+    for y, want in zip(output, expected, strict=True):
+        assert y.dtype == torch.float32
+        assert 0 < (y - want).abs().max() < 0.05
+
+
 def test_rewards_are_clipped_inside():
     agent, frames, reward = agent_and_input(CORES["lstm"])
     for a, b in zip(leaves(agent(frames, reward)[0]), leaves(agent(frames, reward.clamp(-1, 1))[0]), strict=True):
