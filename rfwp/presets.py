@@ -11,6 +11,7 @@ docs/paper-map.md lists every deviation.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Literal
 
 from rfwp.config import (
     AgentConfig,
@@ -130,15 +131,25 @@ def is_language(name: str) -> bool:
     return name.partition("/")[0] in ("lm", "lm-full-context", "wiki-28m")
 
 
-def agent_run(name: str, environment: EnvironmentConfig) -> RLRunConfig:
-    """The whole run of an agent, `atari/row` or `atari-large/row`, in any environment, with the paper's settings.
+RECIPES: dict[str, tuple[Literal["default", "orthogonal"], ImpalaConfig]] = {
+    "paper": ("default", ImpalaConfig()),
+    "short": ("orthogonal", ImpalaConfig(unroll=20, batch=8, environments=32, lr=8e-4, warm_up=500, eps=1e-3)),
+}
+"""An agent's initial weights and how it is trained. short: for a few million steps, ten times as many updates for them."""
+
+
+def agent_run(name: str, environment: EnvironmentConfig, recipe: str = "paper") -> RLRunConfig:
+    """The whole run of an agent, `atari/row` or `atari-large/row`, in any environment, by one of the RECIPES.
 
     Sizes that the environment decides, such as the number of actions, are those of the preset.
     """
     model = model_config(name)
     if not isinstance(model, AgentConfig):
         raise InvalidInput(f"preset {name} is no agent; those are in the tables atari and atari-large")
-    return RLRunConfig(model, environment, ImpalaConfig(), name)
+    if recipe not in RECIPES:
+        raise unknown("recipe", recipe, RECIPES)
+    init, impala = RECIPES[recipe]
+    return RLRunConfig(replace(model, init=init), environment, impala, name)
 
 
 def is_agent(name: str) -> bool:

@@ -1,5 +1,6 @@
 """`rfwp bench rl`: agent steps a second of environments, of choosing actions, of learning, and of all of it together."""
 
+import gc
 import logging
 import tempfile
 import time
@@ -102,6 +103,8 @@ def bench_rl(options: RLOptions, say: Callable[[str], None] = log.info) -> Outco
             # they do not know who plays
             if part == "environments" and n:
                 continue
+            # what the last part recorded would hold its memory until then
+            gc.collect()
             say(f"{part}: {setting.agent} {setting.config.impala.precision}")
             try:
                 outcome.rows.append(timed[part](setting))

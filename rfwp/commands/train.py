@@ -75,7 +75,7 @@ def _agent_base(preset: str, agent: RLOptions) -> RLRunConfig:
     from rfwp.rl.changes import choose_environment
 
     row = f"atari/{agent.core or 'rdn'}" if preset == "rl" else preset
-    base = agent_run(row, choose_environment(agent))
+    base = agent_run(row, choose_environment(agent), agent.recipe)
     # the paper's agents are those that play Atari games
     return replace(base, preset=f"rl/{row.partition('/')[2]}") if agent.env else base
 
@@ -105,6 +105,8 @@ def _kind(base: AnyRunConfig | None, preset: str, options: TrainOptions, agent: 
         if agent.core and preset != "rl":
             what = preset or "a run"
             raise InvalidInput(f"--core {agent.core} goes with rl: rfwp train rl --core {agent.core}; {what} has a core")
+        if base is None and agent.recipe != RLOptions().recipe:
+            raise InvalidInput(f"--recipe {agent.recipe} is for a new run; {options.resume} keeps its own")
         return rl.kind_of(agent)
     if agent != RLOptions():
         raise InvalidInput("--game, --env and the like are for agents: rfwp train atari/rdn --game pong; see: rfwp presets atari")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rfwp.config import AtariConfig, differences, to_dict
-from rfwp.presets import agent_run, find
+from rfwp.presets import RECIPES, agent_run, find
 from rfwp.report.paper import ATARI_MODELS, Cell, tables
 from rfwp.report.records import Run, summarise
 from rfwp.report.tables import Rendered, origin
@@ -53,12 +53,19 @@ def is_atari(run: Run) -> bool:
 
 
 def changes(run: Run) -> list[str]:
-    """`impala.lr 0.0006 -> 0.001`: where a run differs from its preset's in this game, but for its steps and seed."""
-    environment = run.config["environment"]
-    expected = to_dict(agent_run(run.preset, AtariConfig(environment["game"], environment["protocol"])))
-    # the game decides these
-    sizes = ("agent.actions", "agent.frames", "agent.pixels")
-    return differences(expected, run.config, ignore=(*sizes, "impala.steps", "impala.seed"))
+    """`impala.lr 0.0006 -> 0.001`: where a run differs from its preset's in this game, but for its steps and seed.
+
+    By another recipe than the paper's: `recipe short`, and where it differs from that, whatever is shorter to say.
+    """
+    environment = AtariConfig(run.config["environment"]["game"], run.config["environment"]["protocol"])
+    # the game decides the sizes
+    ignored = ("agent.actions", "agent.frames", "agent.pixels", "impala.steps", "impala.seed")
+    found = []
+    for recipe in RECIPES:
+        expected = to_dict(agent_run(run.preset, environment, recipe))
+        named = [] if recipe == "paper" else [f"recipe {recipe}"]
+        found.append(named + differences(expected, run.config, ignore=ignored))
+    return min(found, key=len)
 
 
 def paper_scores(table: str) -> dict[str, dict[str, float]]:

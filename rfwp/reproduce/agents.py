@@ -75,7 +75,7 @@ def agent_jobs(options: ReproduceOptions) -> list[AgentJob]:
     for game in _several(options.games) or list(PAPER_GAMES):
         for name in _presets(_several(options.models)):
             how = TrainOptions(steps=options.steps, set=options.set, epochs=options.epochs)
-            config = changed(agent_run(name, AtariConfig(game)), how)
+            config = changed(agent_run(name, AtariConfig(game), options.recipe), how)
             assert isinstance(config.environment, AtariConfig)
             home = options.runs_folder / f"{name.replace('/', '-')}-{config.environment.game}-{key(config)}"
             jobs += [

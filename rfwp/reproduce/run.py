@@ -42,6 +42,8 @@ def make_plan(options: ReproduceOptions) -> Plan:
         return _agents_plan(options)
     if options.games:
         raise InvalidInput("--games is for atari: rfwp reproduce atari --games pong seaquest")
+    if options.recipe != "paper":
+        raise InvalidInput(f"--recipe {options.recipe} is for atari: rfwp reproduce atari --recipe {options.recipe}")
     change = _change(options)
     jobs = make_jobs(chosen_presets(options.table, options.models), options.seeds, change, options.runs_folder)
     find_device(options.device)

@@ -14,6 +14,9 @@ class RLOptions:
     """Another environment: recall, t-maze, catch, or any of gymnasium with box observations and discrete actions."""
     core: str = ""
     """With `rl` in place of a preset: the core of the agent, a row of the table atari. If left away rdn."""
+    recipe: Literal["paper", "short"] = "paper"
+    """How it is trained. paper: as there, for 200 million steps; short: for a few million, with other initial weights, larger
+    learning rates and small updates."""
     seconds: float | None = None
     """Stop after so many seconds, saved; the same command goes on. The learning rate follows the steps, not the time."""
     threads: int = 0

@@ -3,7 +3,7 @@
 import pytest
 
 from rfwp.config import AtariConfig, ImpalaConfig, RLRunConfig, replace, to_dict
-from rfwp.presets import model_config, presets
+from rfwp.presets import RECIPES, model_config, presets
 from rfwp.report.atari import COMPARISONS, improvements, our_scores, paper_name, paper_scores, render_atari, write_atari
 from rfwp.report.plots import write_improvements, write_returns
 from rfwp.report.records import append_line, choose, read_runs
@@ -135,6 +135,18 @@ def test_a_changed_training_is_a_setting_of_its_own_and_another_agent_is_left_ou
     ]
     assert table.notes[1:] == ["left out, another agent: atari/delta-net (agent.stem deep -> shallow)"]
     assert all(not improvements(scores, "rdn", "lstm") for scores in our_scores(read_runs(tmp_path)).values())
+
+
+def test_a_recipe_is_named_and_not_spelled_out(tmp_path):
+    init, impala = RECIPES["short"]
+    short = {"agent.init": init, "impala": impala, "impala.steps": 7_500_000}
+    for one in (line(changes=short), line("lstm", changes=short | {"impala.lr": 1e-3})):
+        append_line(tmp_path / "runs.jsonl", one)
+    table = render_atari(read_runs(tmp_path))
+    assert [row[3] for row in table.rows] == [
+        "paper_code, recipe short",
+        "paper_code, recipe short, impala.lr 0.0008 -> 0.001",
+    ]
 
 
 def test_agents_do_not_enter_the_papers_tables_of_longer_trainings(runs):

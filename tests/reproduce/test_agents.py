@@ -53,12 +53,12 @@ def test_every_model_in_every_game_with_every_seed():
     assert len({job.folder for job in jobs}) == len(jobs)
 
 
-def test_another_number_of_steps_or_another_protocol_is_another_folder():
+def test_another_number_of_steps_protocol_or_recipe_is_another_folder():
     folders = {
         agent_jobs(options(**change))[0].folder
-        for change in ({}, {"steps": 80}, {"set": ("environment.protocol=standard",)}, {"seeds": (2,)})
+        for change in ({}, {"steps": 80}, {"set": ("environment.protocol=standard",)}, {"seeds": (2,)}, {"recipe": "short"})
     }
-    assert len(folders) == 4
+    assert len(folders) == 5
 
 
 def test_without_models_all_of_the_table():
@@ -140,6 +140,7 @@ def test_a_run_that_was_told_to_stop_goes_on_and_adds_its_line_once(tmp_path, mo
         (["atari", "--steps", "10", "--games", "pongg"], "unknown Atari game 'pongg'; did you mean 'pong'?"),
         (["atari", "--steps", "10", "--games", "pong", "--models", "rdm"], "unknown model of atari 'rdm'; did you mean 'rdn'?"),
         (["listops-10", "--games", "pong"], "--games is for atari: rfwp reproduce atari --games pong seaquest"),
+        (["listops-10", "--recipe", "short"], "--recipe short is for atari: rfwp reproduce atari --recipe short"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):

@@ -60,6 +60,12 @@ def test_a_run_stopped_by_the_clock_goes_on_with_the_same_command_or_resume(caps
     assert run(capsys, "--resume", str(tmp_path))[2].startswith(f"rfwp: {tmp_path} is finished")
 
 
+def test_a_recipe_decides_what_set_leaves_open(capsys, tmp_path):
+    assert run(capsys, *small(tmp_path, "--recipe", "short"), "impala.lr=1e-3")[0] == 0
+    config = RLFolder(tmp_path).config()
+    assert (config.agent.init, config.impala.warm_up, config.impala.unroll, config.impala.lr) == ("orthogonal", 500, 5, 1e-3)
+
+
 def test_several_seeds_are_several_runs(capsys, tmp_path):
     assert run(capsys, *small(tmp_path, "--seeds", "3", "4"))[0] == 0
     results = [RLFolder(tmp_path / f"seed-{seed}").result() for seed in (3, 4)]
@@ -108,6 +114,10 @@ def test_resume_keeps_to_the_runs_config_and_folder(capsys, tmp_path):
     run(capsys, *small(tmp_path, "--seconds", "1e-9"))
     assert "holds a run of another config: impala.lr" in run(capsys, "--resume", str(tmp_path), "--set", "impala.lr=1")[2]
     assert "leave --out away" in run(capsys, "--resume", str(tmp_path), "--out", "elsewhere")[2]
+    assert (
+        f"--recipe short is for a new run; {tmp_path} keeps its own"
+        in run(capsys, "--resume", str(tmp_path), "--recipe", "short")[2]
+    )
     assert "--resume takes one run" in run(capsys, "--resume", str(tmp_path), "--seeds", "1", "2")[2]
     assert "holds no run of a model of sequences" in run(capsys, "listops-10/rdn", "--resume", str(tmp_path))[2]
 
