@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from rfwp.errors import InvalidInput
 from rfwp.fwp.types import State
 from rfwp.layers.state import Stepwise, check_input, check_state
-from rfwp.ops.state import forget
+from rfwp.ops.backend import full_precision
+from rfwp.ops.state import autocast_enabled, forget
 
 
 class LSTM(nn.RNNBase, Stepwise):
@@ -42,14 +43,14 @@ class LSTM(nn.RNNBase, Stepwise):
             state = {name: torch.zeros(shape, dtype=kept, device=x.device) for name in ("h", "c")}
         else:
             check_state("LSTM", state, {"h": shape, "c": shape}, x)
-        h, c = state["h"].to(x.dtype), state["c"].to(x.dtype)
         # the fused LSTM knows no resets, and where to cut the sequence for it depends on the data, which a graph cannot
         run = self._run_steps if self.recordable or torch.compiler.is_compiling() else self._run_stretches
-        y, h, c = run(x, h, c, reset)
+        y, h, c = run(x, state["h"], state["c"], reset)
         return y, {"h": h.to(kept), "c": c.to(kept)}
 
     def _run_stretches(self, x: Tensor, h: Tensor, c: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """One call of the fused LSTM from each step at which any row resets to the next such step."""
+        h, c = h.to(x.dtype), c.to(x.dtype)
         cuts = [] if reset is None else reset.any(0).nonzero().flatten().tolist()
         starts = cuts if cuts[:1] == [0] else [0, *cuts]
         outputs = []
@@ -66,15 +67,19 @@ class LSTM(nn.RNNBase, Stepwise):
     def _run_steps(self, x: Tensor, h: Tensor, c: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The same, written out one step at a time."""
         weights, outputs = self._weights(), []
-        for t in range(x.shape[1]):
-            y, hs, cs = x[:, t], [], []
-            h, c = forget(h, reset, t), forget(c, reset, t)
-            for n in range(self.layers):
-                y, kept = torch.lstm_cell(y, (h[:, n], c[:, n]), *weights[4 * n : 4 * n + 4])
-                hs.append(y)
-                cs.append(kept)
-            h, c = torch.stack(hs, dim=1), torch.stack(cs, dim=1)  # B layers hidden
-            outputs.append(y)
+        # autocast would round the cells at every step
+        dtype = weights[0].dtype if autocast_enabled(x) else x.dtype
+        x, h, c = x.to(dtype), h.to(dtype), c.to(dtype)
+        with full_precision(x):
+            for t in range(x.shape[1]):
+                y, hs, cs = x[:, t], [], []
+                h, c = forget(h, reset, t), forget(c, reset, t)
+                for n in range(self.layers):
+                    y, kept = torch.lstm_cell(y, (h[:, n], c[:, n]), *weights[4 * n : 4 * n + 4])
+                    hs.append(y)
+                    cs.append(kept)
+                h, c = torch.stack(hs, dim=1), torch.stack(cs, dim=1)  # B layers hidden
+                outputs.append(y)
         return torch.stack(outputs, dim=1), h, c
 
     def _weights(self) -> tuple[Tensor, ...]:

@@ -33,12 +33,40 @@ def test_without_resets_it_is_nn_lstm(T):
     assert_same(state, {"h": h.transpose(0, 1), "c": c.transpose(0, 1)})
 
 
+def equations(layer, x, h, c, reset):
+    """One step after another, as they are defined."""
+    weights, outputs = layer._weights(), []
+    for t in range(x.shape[1]):
+        y, hs, cs = x[:, t], [], []
+        for n in range(layer.layers):
+            W, R, b, b_R = weights[4 * n : 4 * n + 4]
+            h_n, c_n = (s[:, n].masked_fill(reset[:, t, None], 0) for s in (h, c))
+            i, f, g, o = (y @ W.T + b + h_n @ R.T + b_R).chunk(4, dim=-1)
+            cs.append(f.sigmoid() * c_n + i.sigmoid() * g.tanh())
+            y = o.sigmoid() * cs[-1].tanh()
+            hs.append(y)
+        h, c = torch.stack(hs, dim=1), torch.stack(cs, dim=1)
+        outputs.append(y)
+    return torch.stack(outputs, dim=1), h, c
+
+
 @pytest.mark.parametrize("T", [1, 7, 33])
-def test_stretches_between_resets_equal_the_equations_step_by_step(T):
+@pytest.mark.parametrize("way", ["_run_stretches", "_run_steps"])
+def test_it_is_its_equations_with_resets_and_state(way, T):
     layer, x = layer_and_input(T)
     reset = torch.rand(B, T) < 0.3
     h, c = torch.randn(2, B, 2, HIDDEN, dtype=torch.float64).unbind(0)
-    assert_same(layer._run_stretches(x, h, c, reset), layer._run_steps(x, h, c, reset))
+    assert_same(getattr(layer, way)(x, h, c, reset), equations(layer, x, h, c, reset))
+
+
+def test_steps_of_a_recorded_update_keep_their_cells_in_float32_under_autocast():
+    torch.manual_seed(0)
+    layer, x = LSTM(INPUTS, HIDDEN), torch.randn(B, 50, INPUTS)
+    layer.recordable = True
+    expected, end = layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, state = layer(x)
+    assert_same((y, state["c"]), (expected, end["c"]))
 
 
 def test_gradcheck_with_state_and_reset():
