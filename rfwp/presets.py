@@ -133,7 +133,7 @@ def is_language(name: str) -> bool:
 
 RECIPES: dict[str, tuple[Literal["default", "orthogonal"], ImpalaConfig]] = {
     "paper": ("default", ImpalaConfig()),
-    "short": ("orthogonal", ImpalaConfig(unroll=20, batch=8, environments=32, lr=8e-4, warm_up=500, eps=1e-3)),
+    "short": ("orthogonal", ImpalaConfig(unroll=20, batch=8, environments=32, max_lag=6, lr=8e-4, warm_up=500, eps=1e-3)),
 }
 """An agent's initial weights and how it is trained. short: for a few million steps, ten times as many updates for them."""
 
