@@ -1,6 +1,7 @@
 """The command line: `rfwp --help`. Each command has a file in rfwp/commands."""
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 
@@ -55,6 +56,10 @@ for name, command in COMMANDS.items():
     app.command(name=name)(command)
 
 
+SIGPIPE = 141
+"""What a shell calls a command that nobody reads on: 128 + the number of the signal."""
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a mistake of the user is one line and exit code 2."""
     handler = RichHandler(console=console(stderr=True), show_path=False, show_time=False)
@@ -68,6 +73,10 @@ def main(arguments: list[str] | None = None) -> None:
         if is_first():
             print(f"rfwp: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:
+        # `rfwp presets | head`: nobody reads on; at the exit Python would write the rest, and fail once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(SIGPIPE)
     except OSError as error:
         # without a name it is none of the user's files
         if error.filename is None:

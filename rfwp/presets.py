@@ -11,10 +11,10 @@ docs/paper-map.md lists every deviation.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Literal
 
 from rfwp.config import (
     AgentConfig,
+    AgentInit,
     AttentionConfig,
     BlocksConfig,
     CodeExecutionConfig,
@@ -29,6 +29,7 @@ from rfwp.config import (
     LSTMConfig,
     ModelConfig,
     NoCoreConfig,
+    Recipe,
     RLRunConfig,
     RunConfig,
     SequenceConfig,
@@ -131,14 +132,14 @@ def is_language(name: str) -> bool:
     return name.partition("/")[0] in ("lm", "lm-full-context", "wiki-28m")
 
 
-RECIPES: dict[str, tuple[Literal["default", "orthogonal"], ImpalaConfig]] = {
+RECIPES: dict[Recipe, tuple[AgentInit, ImpalaConfig]] = {
     "paper": ("default", ImpalaConfig()),
     "short": ("orthogonal", ImpalaConfig(unroll=20, batch=8, environments=32, max_lag=6, lr=8e-4, warm_up=500, eps=1e-3)),
 }
 """An agent's initial weights and how it is trained. short: for a few million steps, ten times as many updates for them."""
 
 
-def agent_run(name: str, environment: EnvironmentConfig, recipe: str = "paper") -> RLRunConfig:
+def agent_run(name: str, environment: EnvironmentConfig, recipe: Recipe = "paper") -> RLRunConfig:
     """The whole run of an agent, `atari/row` or `atari-large/row`, in any environment, by one of the RECIPES.
 
     Sizes that the environment decides, such as the number of actions, are those of the preset.

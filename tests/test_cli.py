@@ -104,9 +104,10 @@ def test_log_lines_are_not_broken_without_a_terminal():
     assert done.stderr.count("word") == 25
 
 
-def test_a_closed_pipe_ends_quietly():
+@pytest.mark.parametrize("arguments", [("presets", "atari"), ("train", "--help")])
+def test_a_closed_pipe_ends_quietly(arguments):
     reader, writer = os.pipe()
     os.close(reader)  # whoever read has gone before the first line is written
-    done = subprocess.run([sys.executable, "-m", "rfwp", "presets", "atari"], stdout=writer, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, "-m", "rfwp", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert done.stderr == ""

@@ -6,6 +6,7 @@ The text under a field is its help. A config knows nothing of the code that it c
 from rfwp.config.changes import differences, parse_changes, replace
 from rfwp.config.models import (
     AgentConfig,
+    AgentInit,
     AttentionConfig,
     BlocksConfig,
     CoreConfig,
@@ -15,6 +16,7 @@ from rfwp.config.models import (
     ModelConfig,
     NoCoreConfig,
     SequenceConfig,
+    StemName,
     Wiring,
 )
 from rfwp.config.plain import from_dict, to_dict
@@ -30,10 +32,11 @@ from rfwp.config.tasks import (
     TaskConfig,
     TextConfig,
 )
-from rfwp.config.training import ImpalaConfig, LanguageTrainConfig, TrainConfig
+from rfwp.config.training import ImpalaConfig, LanguageTrainConfig, Recipe, TrainConfig
 
 __all__ = [
     "AgentConfig",
+    "AgentInit",
     "AnyRunConfig",
     "AtariConfig",
     "AttentionConfig",
@@ -54,8 +57,10 @@ __all__ = [
     "ModelConfig",
     "NoCoreConfig",
     "RLRunConfig",
+    "Recipe",
     "RunConfig",
     "SequenceConfig",
+    "StemName",
     "TaskConfig",
     "TextConfig",
     "TrainConfig",

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Wiring = Literal["pre", "post", "lm"]
+StemName = Literal["deep", "shallow"]
+AgentInit = Literal["default", "orthogonal"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class AgentConfig:
 
     actions: int = 6
     core: CoreConfig = BlocksConfig(width=128, layers=2, heads=4, ff=512)
-    stem: Literal["deep", "shallow"] = "deep"
+    stem: StemName = "deep"
     """How frames are seen: deep is IMPALA's residual net, the paper's; shallow its two convolutions, for a CPU."""
     channels: tuple[int, ...] = (16, 32, 32)
     """Channels of the sections of the residual vision stem, five convolutions each."""
@@ -122,7 +124,7 @@ class AgentConfig:
     """Height and width of a frame."""
     vector: int = 0
     """Numbers of an observation that is a vector and no frames: the stem is then two linear layers; 0: frames."""
-    init: Literal["default", "orthogonal"] = "default"
+    init: AgentInit = "default"
     """Initial weights of stem and heads: PyTorch's, as the authors use, or orthogonal ones, which let more of a frame through."""
 
 

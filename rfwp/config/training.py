@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+Recipe = Literal["paper", "short"]
+"""How an agent is trained; see rfwp.presets.RECIPES."""
+
 
 @dataclass(frozen=True)
 class TrainConfig:

@@ -1,12 +1,12 @@
 """Observation and last reward in, policy and value out, at every step: the models of the Atari experiments."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfwp.config import AgentConfig, BlocksConfig
+from rfwp.config import AgentConfig, AgentInit, BlocksConfig, StemName
 from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes, check_tensor, unknown
 from rfwp.layers.state import check_step
 from rfwp.models.core import build_core
@@ -177,10 +177,9 @@ def _check(config: AgentConfig) -> None:
     """A config that cannot be built, in one line."""
     if config.vector < 0:
         raise InvalidInput(f"Agent: vector={config.vector}; use the size of an observation, or 0 for frames")
-    if config.stem not in ("deep", "shallow"):
-        raise unknown("stem", config.stem, ("deep", "shallow"))
-    if config.init not in ("default", "orthogonal"):
-        raise unknown("init", config.init, ("default", "orthogonal"))
+    for field, known in (("stem", StemName), ("init", AgentInit)):
+        if getattr(config, field) not in get_args(known):
+            raise unknown(field, getattr(config, field), get_args(known))
     for name in ("actions", "features", "frames", "pixels"):
         if getattr(config, name) < 1:
             raise InvalidInput(f"Agent: {name}={getattr(config, name)}; use at least 1")

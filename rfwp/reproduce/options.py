@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+
+from rfwp.config import Recipe
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class ReproduceOptions:
     """Only these, for example: delta-net rdn."""
     games: tuple[str, ...] = ()
     """Of atari: pong seaquest, or pong,seaquest. If left away the paper's 20."""
-    recipe: Literal["paper", "short"] = "paper"
+    recipe: Recipe = "paper"
     """Of atari: how agents are trained. short: for a few million steps, as in rfwp train."""
     jobs: int = 1
     """Training runs at a time, each a process of its own; on one GPU they share it."""

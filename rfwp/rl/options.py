@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from rfwp.config import Recipe
+
 
 @dataclass(frozen=True)
 class RLOptions:
@@ -14,7 +16,7 @@ class RLOptions:
     """Another environment: recall, t-maze, catch, or any of gymnasium with box observations and discrete actions."""
     core: str = ""
     """With `rl` in place of a preset: the core of the agent, a row of the table atari. If left away rdn."""
-    recipe: Literal["paper", "short"] = "paper"
+    recipe: Recipe = "paper"
     """How it is trained. paper: as there, for 200 million steps; short: for a few million, with other initial weights, larger
     learning rates and small updates."""
     seconds: float | None = None
