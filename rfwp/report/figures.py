@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rfwp.presets import find, is_language
+from rfwp.presets import WIKI_28M, find, is_language
 from rfwp.report.atari import (
     COMPARISONS,
     PAPER_TABLES,
@@ -21,6 +21,7 @@ from rfwp.report.plots import COLOURS, OPS, styles
 from rfwp.report.records import Run, choose, devices_and_codes, summarise
 from rfwp.report.speed import PASSES, Measurement, made, milliseconds, scaling, slug
 from rfwp.report.svg import Axis, Bar, Line, bar_chart, line_chart, linear_axis, log_axis
+from rfwp.report.wiki import changes as changes_of_row
 
 LOOKS = {colour: f"model-{model}" for model, colour in COLOURS.items()}
 """The class that has a model's colour."""
@@ -56,8 +57,11 @@ def learning_curves(runs: Sequence[Run]) -> list[Figure]:
             accuracies.setdefault(preset.partition("/")[0], {})[preset] = counted
     found = [_curves(f"curves-{table}", table, models) for table, models in sorted(accuracies.items())]
     perplexities: dict[str, dict[str, dict[int, Run]]] = {}
+    texts = [run for run in runs if is_language(run.preset) and run.curve]
     # where a seed ran twice, the later run counts
-    for run in sorted((run for run in runs if is_language(run.preset) and run.curve), key=lambda run: run.time):
+    for run in sorted(texts, key=lambda run: run.time):
+        if run.preset in WIKI_28M and changes_of_row(run):
+            continue
         perplexities.setdefault(_setting(run), {}).setdefault(run.preset, {})[run.seed] = run
     for number, by_seed in enumerate(perplexities.values(), 1):
         models = {preset: list(seeds.values()) for preset, seeds in by_seed.items()}

@@ -50,10 +50,12 @@ def _settings(run: Run) -> str:
 
 
 def _render(group: list[Run], name: str) -> Rendered:
-    left_out = {run.preset: changes for run in group if (changes := _reasons(run))}
     counted: dict[tuple[str, int], Run] = {}
+    left_out: dict[str, list[int]] = {}
     for run in sorted(group, key=lambda run: run.time):
-        if not _reasons(run):
+        if reasons := _reasons(run):
+            left_out.setdefault(f"{run.preset} ({', '.join(reasons)})", []).append(run.seed)
+        else:
             counted[run.preset, run.seed] = run
     by_preset = {row: [run for (preset, _), run in counted.items() if preset == row] for row in WIKI_28M}
     printed = {row.cells[0].preset: row for row in tables()["table-1"].rows}
@@ -68,14 +70,23 @@ def _render(group: list[Run], name: str) -> Rendered:
     train = group[0].config["train"]
     title = f"{TEXT}, {train['steps']:,} steps: language models, perplexity on WikiText-103's validation and test sets"
     notes = _notes(list(counted.values()), train)
-    notes += [f"left out, another model or text: {preset} ({', '.join(changes)})" for preset, changes in left_out.items()]
+    for what, seeds in left_out.items():
+        notes.append(f"left out, another model, text or context: {what}, seed {' '.join(map(str, sorted(seeds)))}")
     return Rendered(name, title, HEADER, rows, notes, len(counted), LEGEND)
 
 
+def changes(run: Run) -> list[str]:
+    """Where a run is none of its row: another model than Table 1's, or a state cut where the row carries it, or carried."""
+    expected = language_run(run.preset)
+    found = differences(to_dict(expected.model), run.config["model"])
+    carry = run.config["train"].get("carry", False)
+    return found if carry == expected.train.carry else [*found, f"train.carry {expected.train.carry} -> {carry}"]
+
+
 def _reasons(run: Run) -> list[str]:
-    """Why a run does not count: another model than Table 1's, or another text."""
-    changes = differences(to_dict(language_run(run.preset).model), run.config["model"])
-    return changes if run.words == WORDS else [*changes, f"a text of {run.words:,} words, expected {WORDS:,}"]
+    """Why a run does not count."""
+    found = changes(run)
+    return found if run.words == WORDS else [*found, f"a text of {run.words:,} words, expected {WORDS:,}"]
 
 
 def _mean(runs: Sequence[Run], split: str) -> float | None:
