@@ -92,8 +92,8 @@ class RLOptions(Common):
     """fp32, tf32, bf16; if left away tf32 on a GPU, fp32 on the CPU. Several are timed one after another."""
     envs: int = 0
     """Environments; 0: 96 on a GPU, 16 on the CPU."""
-    groups: int = 2
-    """Groups of environments."""
+    groups: tuple[int, ...] = (2,)
+    """Groups of environments. Several are timed one after another."""
     batch: int = 0
     """Unrolls an update; 0: the paper's 32 on a GPU, 8 on the CPU."""
     unroll: int = 0
@@ -101,11 +101,13 @@ class RLOptions(Common):
     max_lag: int = 4
     """Updates that actors may be behind; groups wait for it below (environments + those of a group) / batch."""
     emulators: int = 0
-    """Threads of each group; 0: all cores but one in eight."""
+    """Cores for environments, whose groups have two threads for each together; 0: all cores but one in eight."""
     channels_last: Literal["auto", "yes", "no"] = "auto"
     """The order of images in the vision stem; auto: channels last on a GPU."""
     compile_stem: bool = False
     """torch.compile for the vision stem, in the whole of it."""
+    side_by_side: bool = False
+    """A thread for each group, in the whole of it."""
     graph: Literal["auto", "no"] = "auto"
     """Replay actions and updates as CUDA graphs; auto: on a GPU."""
     seconds: float = 10.0

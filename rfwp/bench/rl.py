@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from rfwp.environment import environment
 from rfwp.errors import InvalidInput, RFWPError
 from rfwp.presets import agent_run
 from rfwp.rl.changes import CHOICES, fit
-from rfwp.rl.cores import BusyClock, environment_threads
+from rfwp.rl.cores import BusyClock, environment_threads, threads_of_group
 from rfwp.rl.trainer import RLTrainer
 from rfwp.rl.unroll import Actor
 from rfwp.rl.updates import Updates
@@ -55,6 +56,7 @@ class Setting:
             graphs=CHOICES[self.options.graph],  # type: ignore[arg-type]
             channels_last=CHOICES[self.options.channels_last],  # type: ignore[arg-type]
             compile_stem=self.options.compile_stem,
+            side_by_side=self.options.side_by_side,
             threads=self.threads,
         )
 
@@ -68,6 +70,7 @@ class Setting:
             "B": impala.batch,
         }
         how = f"{agent.stem} stem" + ", compiled" * self.options.compile_stem
+        how += ", side by side" * self.options.side_by_side
         how += " + graph" * (self.device.type == "cuda" and self.options.graph == "auto")
         return Row(f"rl {what}", self.options.game, sizes, impala.precision, how, **numbers)  # type: ignore[arg-type]
 
@@ -85,7 +88,8 @@ def bench_rl(options: RLOptions, say: Callable[[str], None] = log.info) -> Outco
         "all": time_all,
         "gymnasium": time_plain,
     }
-    for n, setting in enumerate(settings):
+    timed_environments: set[int] = set()
+    for setting in settings:
         if options.compile_stem:
             # what was compiled for the last setting counts towards PyTorch's limit
             torch.compiler.reset()
@@ -100,9 +104,11 @@ def bench_rl(options: RLOptions, say: Callable[[str], None] = log.info) -> Outco
             outcome.failures.append(f"{setting.agent} {setting.config.impala.precision}: {problem}")
             continue
         for part in options.parts or timed:
-            # they do not know who plays
-            if part == "environments" and n:
-                continue
+            if part == "environments":
+                # they do not know who plays
+                if (groups := setting.config.impala.groups) in timed_environments:
+                    continue
+                timed_environments.add(groups)
             # what the last part recorded would hold its memory until then
             gc.collect()
             say(f"{part}: {setting.agent} {setting.config.impala.precision}")
@@ -128,19 +134,20 @@ def choose(options: RLOptions, device: torch.device) -> list[Setting]:
         unroll=options.unroll or (5 if options.quick else 20 if small else 50),
         batch=options.batch or (2 if options.quick else 8 if small else 32),
         environments=options.envs or (4 if options.quick else 16 if small else 96),
-        groups=options.groups,
         max_lag=options.max_lag,
     )
     if not options.agent:
         raise InvalidInput("--agent needs at least one row of the table atari; leave it away for rdn and lstm")
+    if not options.groups:
+        raise InvalidInput("--groups needs at least one number; leave it away for 2 groups")
     stem = ("deep" if gpu else "shallow") if options.stem == "auto" else options.stem
     precisions: tuple[Mode, ...] = options.precision or (("tf32",) if gpu else ("fp32",))
     found = []
-    for precision in precisions:
-        for name in options.agent:
-            base = agent_run(name if "/" in name else f"atari/{name}", AtariConfig(options.game))
-            config = replace(base, agent=replace(base.agent, stem=stem), impala=replace(impala, precision=precision))
-            found.append(Setting(name, fit(config), device, options.emulators or environment_threads(), options))
+    for precision, groups, name in product(precisions, options.groups, options.agent):
+        base = agent_run(name if "/" in name else f"atari/{name}", AtariConfig(options.game))
+        changed = replace(impala, precision=precision, groups=groups)
+        config = replace(base, agent=replace(base.agent, stem=stem), impala=changed)
+        found.append(Setting(name, fit(config), device, options.emulators or environment_threads(), options))
     return found
 
 
@@ -151,7 +158,8 @@ def time_environments(setting: Setting) -> Row:
     """Random actions, all groups at once: as fast as environments can be."""
     impala = setting.config.impala
     n = impala.environments // impala.groups
-    groups = [make(setting.config.environment, n, setting.threads, first=n * g) for g in range(impala.groups)]
+    threads = threads_of_group(setting.threads, impala.groups)
+    groups = [make(setting.config.environment, n, threads, first=n * g) for g in range(impala.groups)]
     random = np.random.default_rng(0)
     for group in groups:
         group.reset(1)
@@ -263,7 +271,8 @@ def time_all(setting: Setting) -> Row:
             updates = trainer.updates()
             for _ in range(WARM_UP + 3):
                 next(updates)
-            clock, start, steps, seen = BusyClock(setting.threads), time.perf_counter(), trainer.learner.steps, []
+            clock, seen = BusyClock(setting.threads, trainer.actors.player_seconds), []
+            start, steps = time.perf_counter(), trainer.learner.steps
             while time.perf_counter() - start < setting.seconds:
                 seen.append(next(updates)[0])
             seconds, busy = time.perf_counter() - start, clock.lap()

@@ -1,15 +1,16 @@
 """The environments of a run, in one process, and the actors that play in them for its learner."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rfwp.config import EnvironmentConfig, RLRunConfig
+from rfwp.config import EnvironmentConfig, GymConfig, RLRunConfig
 from rfwp.models import Agent
+from rfwp.rl.cores import threads_of_group
 from rfwp.rl.faults import Restarting
 from rfwp.rl.free import Free
-from rfwp.rl.learner import Learner, lockstep
+from rfwp.rl.learner import Learned, Learner, lockstep
 from rfwp.rl.unroll import Actor
-from rfwp.tasks.environments import Episode, VectorEnvironment
+from rfwp.tasks.environments import VectorEnvironment
 from rfwp.train.random import derived
 
 Make = Callable[[EnvironmentConfig, int, int, int], VectorEnvironment]
@@ -29,15 +30,18 @@ class Actors:
     """Of this process."""
     make: Make
     threads: int
-    """Of each group of environments."""
+    """Cores for environments."""
     record: bool
     """Choosing actions and updates, as CUDA graphs."""
     compile_stem: bool
+    side_by_side: bool
+    """In free mode: a thread for each group, but where environments may want to be stepped by the thread that made them."""
     warn: Callable[[str], None]
     """Hears of environments that failed."""
     _made: list[Restarting] = field(default_factory=list)
+    _free: Free | None = None
 
-    def updates(self) -> Iterator[tuple[dict[str, float], list[Episode]]]:
+    def updates(self) -> Learned:
         """Make the environments; then the numbers of every update and the episodes that ended before it, to the last step."""
         if self.config.impala.mode == "lockstep":
             # of one large set of environments these are numbers rank · n, ...: the set does not depend on the processes
@@ -56,27 +60,37 @@ class Actors:
             skip = group * impala.unroll // impala.groups
             return self._actor(agent, n, first, skip=skip, record=self.record)
 
-        return Free(
+        self._free = Free(
             self.learner,
             make_actor,
             groups=impala.groups,
             rows=self.rows,
             record=self.record,
             compile_stem=self.compile_stem,
+            side_by_side=self.side_by_side and not isinstance(self.config.environment, GymConfig),
         )
+        return self._free
 
     @property
     def failures(self) -> int:
         """Times that environments failed and were made anew."""
         return sum(made.failures for made in self._made)
 
+    def player_seconds(self) -> float:
+        """Time that threads had a core which only wait for environments and send them actions."""
+        return 0.0 if self._free is None else self._free.player_seconds
+
     def close(self) -> None:
+        if self._free is not None:
+            self._free.close()
+            self._free = None
         for made in self._made:
             made.close()
 
     def _actor(self, agent: Agent, n: int, first: int, *, total: int | None = None, skip: int = 0, record: bool = False) -> Actor:
         impala = self.config.impala
-        made = Restarting(lambda: self.make(self.config.environment, n, self.threads, first), self.warn)
+        threads = threads_of_group(self.threads, 1 if impala.mode == "lockstep" else impala.groups)
+        made = Restarting(lambda: self.make(self.config.environment, n, threads, first), self.warn)
         self._made.append(made)
         # with noise for a larger set, all its parts must draw the same
         parts = ("actor",) if total else ("actor", first)

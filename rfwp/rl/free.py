@@ -1,21 +1,27 @@
-"""Free mode: groups of environments are played in turn, and the learner works whenever it has enough unrolls.
+"""Free mode: groups of environments are played, and the learner works whenever it has enough unrolls.
 
-One thread does it all: environments have threads of their own, and a GPU works by itself. While the environments of one group
-play, actions are chosen for another, on a stream that goes before the learner's. Between two steps the thread looks
+In turn: one thread does it all. Environments have threads of their own, and a GPU works by itself. While the environments of
+one group play, actions are chosen for another, on a stream that goes before the learner's. Between two steps the thread looks
 whether an update is done; then the actors get the new weights, and the next update starts.
+
+Side by side: every group has a player, a thread that chooses actions, sends them and waits for what they bring, again and again.
+While one waits for its environments or for a GPU, the others go on. Whoever asks for updates starts them and waits for them.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import fmean
 
 import torch
 
 from rfwp.errors import InvalidInput
 from rfwp.models import Agent
-from rfwp.rl.learner import Learner
+from rfwp.rl.learner import Learned, Learner
+from rfwp.rl.players import GroupPlayer
 from rfwp.rl.unroll import Actor, Unroll
 from rfwp.rl.updates import Updates
 from rfwp.tasks.environments import Episode
@@ -26,10 +32,11 @@ MakeActor = Callable[[Agent, int], Actor]
 
 @dataclass(eq=False)
 class Waiting:
-    """Rows of an unroll that nobody has learned from yet."""
+    """Rows of an unroll that nobody has learned from yet, from its first step on; `full` after its last one."""
 
     unroll: Unroll
     start: int = 0
+    full: bool = False
 
     @property
     def rows(self) -> int:
@@ -42,7 +49,9 @@ class Free:
     >>> for metrics, episodes in Free(learner, make_actor, groups=2, rows=32).run(): ...
 
     Actors have a copy of the agent that is renewed after each update, in the middle of an unroll too: every step knows how old
-    its weights are. A group begins an unroll only if all its steps will be at most max_lag updates old when learned from.
+    its weights are. Unrolls are learned from in the order in which they began, and a group begins one only if all its steps will
+    be at most max_lag updates old then.
+    `side_by_side`: a thread for each group, which `close` ends.
     """
 
     def __init__(
@@ -54,9 +63,11 @@ class Free:
         rows: int,
         record: bool = False,
         compile_stem: bool = False,
+        side_by_side: bool = False,
     ):
         self.learner, self.rows, self.device = learner, rows, learner.device
         gpu = self.device.type == "cuda"
+        self.side_by_side = side_by_side
         # before the learner: environments wait for actions, nobody waits for an update
         self.stream = torch.cuda.Stream(self.device, priority=-1) if gpu else None
         self.acting = copy.deepcopy(learner.agent).requires_grad_(False)
@@ -79,68 +90,153 @@ class Free:
         self._waiting: list[Waiting] = []
         self._episodes: list[Episode] = []
         self._lag: dict[str, float] = {}
+        # whoever holds it may change what is below, the actors' weights, and what the stream gets next
+        self._changed = threading.Condition()
+        self._players: list[GroupPlayer] = []
+        self._failed: BaseException | None = None
+        self._closing = False
 
-    def run(self) -> Iterator[tuple[dict[str, float], list[Episode]]]:
+    def run(self) -> Learned:
         """The numbers of every update and the episodes that ended since the last. When it yields, no update is under way."""
+        return self._run_side_by_side() if self.side_by_side else self._run_in_turn()
+
+    def close(self) -> None:
+        """End the players; environments are not needed any more."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for player in self._players:
+            player.join()
+
+    @property
+    def player_seconds(self) -> float:
+        """Time that players had a core."""
+        return sum(player.seconds for player in self._players)
+
+    @property
+    def _ended(self) -> bool:
+        return self.learner.steps >= self.learner.config.steps
+
+    # --- Side by side ---
+
+    def _run_side_by_side(self) -> Learned:
+        if self._closing:
+            raise InvalidInput("Free: its players have ended; it can be run once")
+        try:
+            for actor in self.actors:
+                player = GroupPlayer(actor, self._play, self._fail)
+                player.start()
+                self._players.append(player)
+            while not self._ended:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._enough or self._closing or self._failed is not None)
+                    if self._failed is not None:
+                        raise self._failed
+                    if self._closing:
+                        return
+                    self._start_update()
+                    self._changed.notify_all()
+                self.updates.wait()
+                with self._changed:
+                    metrics = self.updates.finish()
+                    assert metrics is not None
+                    found = self._finish_update(metrics)
+                    self._changed.notify_all()
+                yield found
+        finally:
+            self.close()
+
+    def _play(self, actor: Actor) -> bool:
+        """One step of a group, as soon as there is room for it; False: it was the last."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or actor.t != 0 or self._has_room(actor))
+            if self._closing:
+                return False
+            self._choose(actor)
+        actor.send()
+        actor.receive()
+        with self._changed:
+            if self._note(actor):
+                self._changed.notify_all()
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            # the first: others may follow from it
+            self._failed = self._failed or error
+            self._changed.notify_all()
+
+    # --- In turn ---
+
+    def _run_in_turn(self) -> Learned:
         playing: set[Actor] = set()
         while True:
             for actor in self.actors:
                 if actor in playing:
-                    self._observe(actor)
+                    actor.receive()
+                    self._note(actor)
                     playing.remove(actor)
                 if actor.t != 0 or self._has_room(actor):
-                    self._act(actor)
+                    self._choose(actor)
+                    actor.send()
                     playing.add(actor)
                 assert playing or self.updates.running or self._enough, "actors wait for a learner that waits for them"
                 yield from self._learn(wait=not playing)
                 if self._ended:
                     return
 
-    @property
-    def _ended(self) -> bool:
-        return self.learner.steps >= self.learner.config.steps
+    def _learn(self, wait: bool = False) -> Learned:
+        """Finish the update under way, if it is done or waited for, and start the next one, if there is enough for it."""
+        while True:
+            metrics = self.updates.finish(wait)
+            if metrics is not None:
+                yield self._finish_update(metrics)
+                # one is enough: whoever waits looks again
+                wait = False
+            if self.updates.running or not self._enough or self._ended:
+                return
+            self._start_update()
 
     # --- Acting ---
 
-    def _act(self, actor: Actor) -> None:
+    def _choose(self, actor: Actor) -> None:
+        if actor.t == 0:
+            self._waiting.append(Waiting(actor.next))
         with self._on_stream():
-            actor.act()
+            actor.choose()
 
-    def _observe(self, actor: Actor) -> None:
+    def _note(self, actor: Actor) -> bool:
+        """Whether that was the last step of an unroll."""
         with self._on_stream():
-            unroll = actor.observe()
-        if unroll is not None:
-            self._waiting.append(Waiting(unroll))
-            self._episodes += unroll.episodes
+            unroll = actor.note()
+        if unroll is None:
+            return False
+        next(waiting for waiting in self._waiting if waiting.unroll is unroll).full = True
+        self._episodes += unroll.episodes
+        return True
 
     def _has_room(self, actor: Actor) -> bool:
         """Its place is free, and all that will be learned before the last of its rows makes at most max_lag updates."""
         if any(waiting.unroll is actor.next for waiting in self._waiting):
             return False
         before = sum(waiting.rows for waiting in self._waiting) + self.rows * self.updates.running
-        return before + self.environments <= (self.learner.config.max_lag + 1) * self.rows
+        return before + actor.environment.n <= (self.learner.config.max_lag + 1) * self.rows
 
     # --- Learning ---
 
-    def _learn(self, wait: bool = False) -> Iterator[tuple[dict[str, float], list[Episode]]]:
-        """Finish the update under way, if it is done or waited for, and start the next one, if there is enough for it."""
-        while True:
-            metrics = self.updates.finish(wait)
-            if metrics is not None:
-                self._renew()
-                episodes, self._episodes = self._episodes, []
-                yield metrics | self._lag | {"steps": float(self.learner.steps)}, episodes
-                # one is enough: whoever waits looks again
-                wait = False
-            if self.updates.running or not self._enough or self._ended:
-                return
-            with self._on_stream():
-                self._fill()
-                self.updates.start()
+    def _start_update(self) -> None:
+        with self._on_stream():
+            self._fill()
+            self.updates.start()
+
+    def _finish_update(self, metrics: dict[str, float]) -> tuple[dict[str, float], list[Episode]]:
+        self._renew()
+        episodes, self._episodes = self._episodes, []
+        return metrics | self._lag | {"steps": float(self.learner.steps)}, episodes
 
     @property
     def _enough(self) -> bool:
-        return sum(waiting.rows for waiting in self._waiting) >= self.rows
+        return sum(waiting.rows for waiting in takewhile(lambda waiting: waiting.full, self._waiting)) >= self.rows
 
     def _fill(self) -> None:
         """Move the rows that have waited longest into the learner's batch."""

@@ -1,6 +1,6 @@
 """Learning from unrolls: one RMSProp update each, and a training that is the same for the same seed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from statistics import fmean
 
 import torch
@@ -14,6 +14,9 @@ from rfwp.rl.unroll import Actor, Unroll
 from rfwp.tasks.environments import Episode, VectorEnvironment
 from rfwp.train import Diverged
 from rfwp.train.random import derived
+
+Learned = Generator[tuple[dict[str, float], list[Episode]], None, None]
+"""The numbers of every update, and the episodes that ended before it."""
 
 
 class Learner:
@@ -144,7 +147,7 @@ def train_lockstep(
     return learner
 
 
-def lockstep(learner: Learner, actor: Actor) -> Iterator[tuple[dict[str, float], list[Episode]]]:
+def lockstep(learner: Learner, actor: Actor) -> Learned:
     """The numbers of every update and the episodes that ended in its unroll, until the learner has had all its steps."""
 
     def collect() -> Unroll:

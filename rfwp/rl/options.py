@@ -22,8 +22,10 @@ class RLOptions:
     seconds: float | None = None
     """Stop after so many seconds, saved; the same command goes on. The learning rate follows the steps, not the time."""
     threads: int = 0
-    """Threads of each group of Atari games; 0: all cores but one in eight."""
+    """Cores for Atari games, whose groups have two threads for each together; 0: all cores but one in eight."""
     channels_last: Literal["auto", "yes", "no"] = "auto"
     """The order of images in the vision stem; auto: channels last on a GPU."""
     compile_stem: bool = False
     """torch.compile for the vision stem: a slower start, then perhaps faster."""
+    side_by_side: bool = False
+    """A thread for each group of games (impala.groups), perhaps faster on a GPU. Not for environments of gymnasium."""

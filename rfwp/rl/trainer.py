@@ -6,7 +6,7 @@ What a checkpoint cannot hold are the games under way: after a resume the enviro
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -18,13 +18,12 @@ from rfwp.rl.actors import Actors, Make
 from rfwp.rl.cores import BusyClock, environment_threads
 from rfwp.rl.faults import EnvironmentFailed
 from rfwp.rl.free import Free
-from rfwp.rl.learner import Learner, check_impala
+from rfwp.rl.learner import Learned, Learner, check_impala
 from rfwp.rl.meter import Meter, describe
 from rfwp.rl.result import RLFolder, RLResult, curve
 from rfwp.rl.saved import AgentStore, first_agent, place
 from rfwp.rl.shares import shares
 from rfwp.tasks import environments
-from rfwp.tasks.environments import Episode
 from rfwp.train import Diverged
 from rfwp.train.checkpoint import writing
 from rfwp.train.runner import Options, Runner
@@ -44,8 +43,9 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
     >>> result.metrics["return"]
 
     `seconds`: stop after so many, saved. `graphs`: record choosing actions and updates as CUDA graphs; auto: on a GPU.
-    `compile_stem`: torch.compile for the vision net, in free mode. `threads` of each group of environments: 0 for all cores but a
-    few. `make` makes environments as `rfwp.tasks.environments.make` does. The other options: `rfwp.train.Options`.
+    `compile_stem`: torch.compile for the vision net, in free mode. `side_by_side`: a thread for each group, in free mode.
+    `threads`: cores for environments; 0 for all but a few. `make` makes environments as `rfwp.tasks.environments.make` does.
+    The other options: `rfwp.train.Options`.
     """
 
     unit = "update"
@@ -59,6 +59,7 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
         graphs: Literal["auto"] | bool = "auto",
         channels_last: Literal["auto"] | bool = "auto",
         compile_stem: bool = False,
+        side_by_side: bool = False,
         threads: int = 0,
         make: Make = environments.make,
         **options: Unpack[Options],
@@ -90,6 +91,7 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
             threads=self.threads,
             record=self.graphs,
             compile_stem=compile_stem,
+            side_by_side=side_by_side,
             warn=self.log.warn,
         )
         self.meter, self.failures, self._seconds = Meter(), 0, 0.0
@@ -117,12 +119,14 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
         self._begun = self._saved = self._recorded = self._shown = time.monotonic()
         self._before, self._recorded_steps = self._seconds, self.learner.steps
         updates = self.updates()
-        self._busy = BusyClock(self.threads)
+        self._busy = BusyClock(self.threads, self.actors.player_seconds)
         try:
-            for metrics, episodes in updates:
-                self.meter.add(metrics, episodes)
-                if stopped := self._look():
-                    return stopped
+            # not when nobody refers to it any more: there a second Ctrl-C would be lost
+            with closing(updates):
+                for metrics, episodes in updates:
+                    self.meter.add(metrics, episodes)
+                    if stopped := self._look():
+                        return stopped
         except EnvironmentFailed:
             # several processes cannot save together when one of them is about to end
             if self.world.size == 1:
@@ -139,7 +143,7 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
         if self.world.device.type == "cuda":
             torch.cuda.synchronize(self.world.device)
 
-    def updates(self) -> Iterator[tuple[dict[str, float], list[Episode]]]:
+    def updates(self) -> Learned:
         """Make the environments; then the numbers of every update and the episodes that ended before it, to the last step."""
         return self.actors.updates()
 

@@ -69,7 +69,8 @@ class Actor:
 
     The agent is used as it is at each step; whoever changes its weights sets `version`. The core's state goes on
     from unroll to unroll and is reset where an episode ended. `act` and `observe` are the two halves of a step, for
-    whoever has something to do while the environments work. Actions are sampled, or with `greedy` the most probable.
+    whoever has something to do while the environments work; each has two halves of its own, for whoever has something to do
+    while the device or the environments are waited for. Actions are sampled, or with `greedy` the most probable.
     The first `skip` steps are in no unroll. With `record`, on a GPU, choosing actions is one CUDA graph.
     `first` and `total`: these environments are numbers first, first + 1, ... of a larger set, see `Inference`.
     """
@@ -105,8 +106,11 @@ class Actor:
             torch.empty(N, dtype=torch.bool, pin_memory=pinned),
         )
         self._chosen = torch.empty(N, dtype=torch.int64, pin_memory=pinned)
+        # blocking: whoever waits leaves its core to the environments
+        self._ready = torch.cuda.Event(blocking=True) if pinned else None
         self._now = tuple(torch.empty_like(t, device=self.device) for t in self._staging) if pinned else self._staging
-        self._receive(environment.reset(seed))
+        self._stage(environment.reset(seed))
+        self._to_device()
         self.inference = Inference(
             agent, *self._now, seed=seed, greedy=greedy, first=first, total=total, autocast=autocast, record=record
         )
@@ -134,24 +138,48 @@ class Actor:
 
     def act(self) -> None:
         """Choose actions for the observation at hand and send them to the environments."""
+        self.choose()
+        self.send()
+
+    def observe(self) -> Unroll | None:
+        """Take what the actions brought; the unroll, if this was its last step."""
+        self.receive()
+        return self.note()
+
+    # --- The halves of act ---
+
+    def choose(self) -> None:
+        """Start to choose actions for the observation at hand; a GPU may still be at it when this returns."""
         unroll = self.next
         if self.t == 0:
             unroll.keep_state(self.inference.state)
             unroll.versions = []
             self._write(0)
         self.inference()
+        # first of all: environments wait for it
+        self._chosen.copy_(self.inference.action, non_blocking=True)
+        if self._ready is not None:
+            self._ready.record(torch.cuda.current_stream(self.device))
         if self.t >= 0:
             unroll.action[:, self.t] = self.inference.action
             unroll.logits[:, self.t] = self.inference.logits
             unroll.versions.append(self.version)
-        self._chosen.copy_(self.inference.action, non_blocking=True)
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
+
+    def send(self) -> None:
+        """Wait for the actions, and send them to the environments."""
+        if self._ready is not None:
+            self._ready.synchronize()
         self.environment.send(self._chosen.numpy())
 
-    def observe(self) -> Unroll | None:
-        """Take what the actions brought; the unroll, if this was its last step."""
-        self._receive(self.environment.recv())
+    # --- The halves of observe ---
+
+    def receive(self) -> None:
+        """Wait for what the actions brought."""
+        self._stage(self.environment.recv())
+
+    def note(self) -> Unroll | None:
+        """Write it down; the unroll, if this was its last step."""
+        self._to_device()
         self.t += 1
         if self.t > 0:
             self._write(self.t)
@@ -163,13 +191,14 @@ class Actor:
         self._unrolls, self.t = [*self._unrolls[1:], unroll], 0
         return unroll
 
-    def _receive(self, step: Step) -> None:
-        """Observation, reward and done, to the agent's device."""
+    def _stage(self, step: Step) -> None:
         for name, place, array in zip(Step._fields, self._staging, step, strict=True):
             # otherwise it would be repeated until it fits
             if array.shape != place.shape:
                 raise InvalidInput(f"Actor: the environment's {name} has shape {array.shape}, expected {tuple(place.shape)}")
             place.numpy()[...] = array
+
+    def _to_device(self) -> None:
         if self._now is not self._staging:
             for there, place in zip(self._now, self._staging, strict=True):
                 there.copy_(place, non_blocking=True)

@@ -22,7 +22,8 @@ class Updates:
         self.device, self.running = learner.device, False
         gpu = self.device.type == "cuda"
         self.stream = torch.cuda.Stream(self.device) if gpu else None
-        self._done = torch.cuda.Event() if gpu else None
+        # blocking: whoever waits leaves its core to the environments
+        self._done = torch.cuda.Event(blocking=True) if gpu else None
         # in memory that the device can write to while nobody waits
         self._numbers = torch.empty(len(ImpalaLoss._fields) + 1, pin_memory=gpu)
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
@@ -41,6 +42,11 @@ class Updates:
             self._update()
             self._done.record()
 
+    def wait(self) -> None:
+        """Until the update under way is done; it counts once it is finished."""
+        if self._done is not None:
+            self._done.synchronize()
+
     def finish(self, wait: bool = False) -> dict[str, float] | None:
         """The metrics of the update under way, if there is one and it is done or waited for. It counts from then on."""
         if not self.running:
@@ -48,7 +54,7 @@ class Updates:
         if self._done is not None and not self._done.query():
             if not wait:
                 return None
-            self._done.synchronize()
+            self.wait()
         self.running = False
         metrics = self.learner.metrics(self._numbers.tolist(), self._lr)
         self.learner.count(self.batch.steps)

@@ -27,6 +27,17 @@ def test_every_part_gives_a_row_of_agent_steps_a_second(tmp_path):
     assert len(said) == 5
 
 
+def test_several_numbers_of_groups_are_timed_one_after_another_and_environments_once_for_each(tmp_path):
+    options = RLOptions(
+        **QUICK | {"agent": ("lstm", "feedforward")}, out=tmp_path, groups=(1, 2), parts=("environments", "actions")
+    )
+    outcome = bench_rl(options, lambda line: None)
+    names = ["environments", "actions lstm", "actions feedforward"]
+    assert [(row.what, row.sizes["groups"]) for row in outcome.rows] == [(f"rl {name}", n) for n in (1, 2) for name in names]
+    with pytest.raises(InvalidInput, match="--groups needs at least one number"):
+        choose(RLOptions(**QUICK, groups=()), torch.device("cpu"))
+
+
 def test_an_agent_that_fails_its_check_is_not_timed(tmp_path, monkeypatch):
     step = Agent.step
 

@@ -1,3 +1,6 @@
+import threading
+import time
+from itertools import takewhile
 from statistics import fmean
 
 import pytest
@@ -8,6 +11,7 @@ from rfwp.errors import InvalidInput
 from rfwp.layers import LSTM
 from rfwp.models import Agent
 from rfwp.rl import Actor, Learner
+from rfwp.rl.cores import threads_of_group
 from rfwp.rl.free import Free, check_lag
 from rfwp.rl.updates import Updates
 from rfwp.tasks.environments import make
@@ -15,21 +19,24 @@ from tests.rl.fake import CORES, Noise, make_agent
 from tests.rl.tiny import CATCH, tiny_config
 from tests.tolerances import FLOAT32
 
+WAYS = pytest.mark.parametrize("side_by_side", [False, True], ids=["in turn", "side by side"])
 
-def make_free(core, groups=2, n=3, rows=2, unroll=10, **impala):
+
+def make_free(core, groups=2, n=3, rows=2, unroll=10, side_by_side=False, environment=Noise, **impala):
     config = ImpalaConfig(unroll=unroll, **{"steps": 10 * rows * unroll, **impala})
     agent = make_agent(CORES[core], Noise())
     learner = Learner(agent, config)
 
     def make_actor(acting, group):
-        return Actor(acting, Noise(n), unroll, seed=group, skip=group * unroll // groups)
+        return Actor(acting, environment(n), unroll, seed=group, skip=group * unroll // groups)
 
-    return Free(learner, make_actor, groups=groups, rows=rows)
+    return Free(learner, make_actor, groups=groups, rows=rows, side_by_side=side_by_side)
 
 
+@WAYS
 @pytest.mark.parametrize("core", CORES)
-def test_with_weights_that_stay_the_learner_sees_the_actors_logits_in_every_batch(core):
-    free = make_free(core, lr=1e-12)
+def test_with_weights_that_stay_the_learner_sees_the_actors_logits_in_every_batch(core, side_by_side):
+    free = make_free(core, lr=1e-12, side_by_side=side_by_side)
     for metrics, _ in free.run():
         batch = free.updates.batch
         output, _ = free.learner.agent(batch.observation, batch.reward, batch.state, batch.done)
@@ -38,26 +45,35 @@ def test_with_weights_that_stay_the_learner_sees_the_actors_logits_in_every_batc
     assert free.learner.updates == 10
 
 
-def test_batches_hold_every_row_of_every_unroll_once_and_in_order():
+@WAYS
+def test_batches_hold_every_row_of_every_unroll_once_and_in_order(side_by_side):
     """Five rows a group in batches of three: a batch may hold the end of one unroll and the beginning of another."""
-    free = make_free("feedforward", n=5, rows=3)
-    collected, learned = [], []
-    observe = free._observe
+    free = make_free("feedforward", n=5, rows=3, side_by_side=side_by_side)
+    collected, learned = {}, []
+    choose, note = free._choose, free._note
 
-    def kept(actor):
-        before = len(free._waiting)
-        observe(actor)
-        collected.extend(waiting.unroll.logits.clone() for waiting in free._waiting[before:])
+    def first(actor):
+        if actor.t == 0:
+            collected[actor, sum(known is actor for known, _ in collected)] = None
+        choose(actor)
 
-    free._observe = kept
+    def last(actor):
+        unroll = actor.next
+        if complete := note(actor):
+            collected[actor, sum(known is actor for known, _ in collected) - 1] = unroll.logits.clone()
+        return complete
+
+    free._choose, free._note = first, last
     for _ in free.run():
         learned.append(free.updates.batch.logits.clone())
     learned = torch.cat(learned)
-    assert torch.equal(learned, torch.cat(collected)[: len(learned)])
+    collected = torch.cat(list(takewhile(lambda logits: logits is not None, collected.values())))
+    assert torch.equal(learned, collected[: len(learned)])
 
 
-def test_actors_get_the_new_weights_after_every_update_and_know_their_age():
-    free = make_free("lstm")
+@WAYS
+def test_actors_get_the_new_weights_after_every_update_and_know_their_age(side_by_side):
+    free = make_free("lstm", side_by_side=side_by_side)
     lags = []
     for metrics, _ in free.run():
         for acting, learning in zip(free.acting.parameters(), free.learner.agent.parameters(), strict=True):
@@ -86,10 +102,90 @@ def test_a_learner_that_is_slow_makes_actors_wait_until_the_lag_is_bounded(monke
     assert max(seen) == 3
 
 
+def test_players_wait_for_a_slow_learner_until_the_lag_is_bounded(monkeypatch):
+    monkeypatch.setattr(Updates, "wait", lambda self: time.sleep(0.05))
+    free = make_free("lstm", max_lag=3, side_by_side=True)
+    seen = [metrics["lag_max"] for metrics, _ in free.run()]
+    assert len(seen) == 10
+    assert max(seen) == 3
+
+
+@WAYS
 @pytest.mark.parametrize(("groups", "n", "rows"), [(2, 1, 8), (1, 5, 8), (1, 1, 3), (2, 2, 3)])
-def test_a_few_environments_fill_a_large_batch_with_several_unrolls(groups, n, rows):
-    free = make_free("feedforward", groups=groups, n=n, rows=rows, unroll=3, steps=12 * rows * 3)
+def test_a_few_environments_fill_a_large_batch_with_several_unrolls(groups, n, rows, side_by_side):
+    free = make_free("feedforward", groups=groups, n=n, rows=rows, unroll=3, steps=12 * rows * 3, side_by_side=side_by_side)
     assert len(list(free.run())) == 12
+
+
+def test_a_group_that_plays_faster_than_another_does_not_make_its_unrolls_too_old():
+    class Slow(Noise):
+        made = 0
+
+        def __init__(self, n):
+            super().__init__(n)
+            self.wait = 0.01 * (Slow.made % 2)
+            Slow.made += 1
+
+        def recv(self):
+            time.sleep(self.wait)
+            return super().recv()
+
+    free = make_free("feedforward", side_by_side=True, environment=Slow, max_lag=3, steps=800)
+    assert max(metrics["lag_max"] for metrics, _ in free.run()) <= 3
+
+
+def living_players():
+    return [thread for thread in threading.enumerate() if thread.name == "player"]
+
+
+def test_players_end_with_the_last_update_and_when_nobody_asks_for_more():
+    free = make_free("feedforward", side_by_side=True)
+    assert len(list(free.run())) == 10
+    assert not living_players()
+    updates = make_free("feedforward", side_by_side=True).run()
+    next(updates)
+    assert len(living_players()) == 2
+    updates.close()
+    assert not living_players()
+
+
+def test_who_asks_for_more_after_close_gets_nothing():
+    free = make_free("feedforward", side_by_side=True, steps=10_000)
+    updates = free.run()
+    next(updates)
+    free.close()
+    free.close()
+    # what was collected before may still be learned from
+    assert len(list(updates)) < 10
+    with pytest.raises(InvalidInput, match="run once"):
+        next(free.run())
+
+
+def test_what_a_player_raises_is_raised_where_updates_are_asked_for():
+    class Broken(Noise):
+        def recv(self):
+            self.left = getattr(self, "left", 35) - 1
+            if not self.left:
+                raise OSError("the wire is cut")
+            return super().recv()
+
+    free = make_free("feedforward", side_by_side=True, environment=Broken)
+    with pytest.raises(OSError, match="the wire is cut"):
+        list(free.run())
+    assert not living_players()
+
+
+def test_players_know_how_long_they_had_a_core():
+    free = make_free("feedforward", side_by_side=True)
+    assert free.player_seconds == 0
+    begun = time.process_time()
+    list(free.run())
+    assert 0 < free.player_seconds <= time.process_time() - begun
+
+
+@pytest.mark.parametrize(("cores", "groups", "threads"), [(14, 1, 14), (14, 2, 14), (14, 3, 10), (14, 4, 7), (1, 2, 1)])
+def test_groups_have_two_threads_a_core_together(cores, groups, threads):
+    assert threads_of_group(cores, groups) == threads
 
 
 def test_more_environments_than_the_lag_allows_are_refused():

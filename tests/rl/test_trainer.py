@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -40,10 +41,24 @@ def record_often(monkeypatch):
     monkeypatch.setattr(module, "RECORD_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize("mode", ["free", "lockstep"])
-def test_a_run_leaves_records_a_checkpoint_that_loads_and_a_result(mode, tmp_path):
+@pytest.fixture(params=["in turn", "side by side"])
+def way(request):
+    """Of free mode."""
+    yield {"side_by_side": request.param == "side by side"}
+    assert "player" not in {thread.name for thread in threading.enumerate()}
+
+
+MODES = pytest.mark.parametrize(
+    ("mode", "way"),
+    [("free", {"side_by_side": False}), ("free", {"side_by_side": True}), ("lockstep", {})],
+    ids=["in turn", "side by side", "lockstep"],
+)
+
+
+@MODES
+def test_a_run_leaves_records_a_checkpoint_that_loads_and_a_result(mode, way, tmp_path):
     log = Lines()
-    result = trainer(tmp_path, tiny_config(mode=mode), log=log).run()
+    result = trainer(tmp_path, tiny_config(mode=mode), log=log, **way).run()
     assert (result.steps, result.updates, result.stopped) == (400, 10, None)
     records = RLFolder(tmp_path).records()
     assert {r["steps"] for r in records} == set(range(40, 401, 40))
@@ -61,10 +76,10 @@ def test_a_run_leaves_records_a_checkpoint_that_loads_and_a_result(mode, tmp_pat
     assert read_run_config(tmp_path / "last") is None
 
 
-@pytest.mark.parametrize("mode", ["free", "lockstep"])
-def test_a_stopped_run_goes_on_with_the_weights_and_the_mean_squares_it_had(mode, tmp_path):
+@MODES
+def test_a_stopped_run_goes_on_with_the_weights_and_the_mean_squares_it_had(mode, way, tmp_path):
     log, config = Lines(), tiny_config(mode=mode)
-    first = trainer(tmp_path, config, seconds=1e-9)
+    first = trainer(tmp_path, config, seconds=1e-9, **way)
     assert first.run().stopped == "time"
     assert not RLFolder(tmp_path).finished
     second = trainer(tmp_path, config, log=log)
@@ -74,7 +89,7 @@ def test_a_stopped_run_goes_on_with_the_weights_and_the_mean_squares_it_had(mode
         assert torch.equal(one, other)
         for name, value in first.learner.optimiser.state[one].items():
             assert torch.equal(value, second.learner.optimiser.state[other][name])
-    result = trainer(tmp_path, config, log=log).run()
+    result = trainer(tmp_path, config, log=log, **way).run()
     assert (result.steps, result.updates) == (400, 10)
     assert "resumed after 40 steps; the environments start anew" in log.lines
     assert [r["steps"] for r in RLFolder(tmp_path).records()] == list(range(40, 401, 40))
@@ -90,7 +105,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_stops(number, tmp_path):
+def test_a_signal_saves_and_stops(number, way, tmp_path):
     def interrupted(config, n, threads, first):
         # while the environments of the first group are made; a second Ctrl-C would leave at once
         if first == 0:
@@ -98,7 +113,7 @@ def test_a_signal_saves_and_stops(number, tmp_path):
         return make(config, n, threads, first)
 
     log = Lines()
-    result = trainer(tmp_path, make=interrupted, log=log).run()
+    result = trainer(tmp_path, make=interrupted, log=log, **way).run()
     assert result.stopped == number.name
     assert read(tmp_path / "last").state["steps"] == result.steps == 40
     assert log.lines[-1].startswith(f"stopped by {number.name} after 40 steps, saved; go on with: rfwp train --resume")
@@ -120,21 +135,21 @@ class Failing:
         return self._inside.recv()
 
 
-@pytest.mark.parametrize("mode", ["free", "lockstep"])
-def test_training_goes_on_when_an_environment_fails(mode, tmp_path):
+@MODES
+def test_training_goes_on_when_an_environment_fails(mode, way, tmp_path):
     log, failing = Lines(), [{7}]
     result = trainer(
-        tmp_path, tiny_config(mode=mode), log=log, make=lambda *a: Failing(*a, at=failing.pop() if failing else ())
+        tmp_path, tiny_config(mode=mode), log=log, make=lambda *a: Failing(*a, at=failing.pop() if failing else ()), **way
     ).run()
     assert (result.steps, result.failures) == (400, 1)
     assert any("failed with RuntimeError: emulator lost; they are started anew (failure 1)" in line for line in log.lines)
 
 
-def test_an_environment_that_fails_again_and_again_stops_the_run_with_the_cause_and_a_checkpoint(tmp_path):
+def test_an_environment_that_fails_again_and_again_stops_the_run_with_the_cause_and_a_checkpoint(way, tmp_path):
     # of the first environments only: what was learned before is kept
     ages = [{12}, {12}]
     with pytest.raises(EnvironmentFailed, match="3 times in a row, the last time with RuntimeError: emulator lost"):
-        trainer(tmp_path, make=lambda *a: Failing(*a, at=ages.pop() if ages else {1})).run()
+        trainer(tmp_path, make=lambda *a: Failing(*a, at=ages.pop() if ages else {1}), **way).run()
     assert read(tmp_path / "last").state["steps"] >= 40
 
 
@@ -208,7 +223,7 @@ def test_attention_is_for_lockstep(tmp_path):
     assert trainer(tmp_path, replace(config, {"impala.mode": "lockstep"})).run().steps == 400
 
 
-def test_the_shallow_stem_plays_pong_and_its_emulators_are_busy(tmp_path, monkeypatch):
+def test_the_shallow_stem_plays_pong_and_its_emulators_are_busy(way, tmp_path):
     changes = {
         "agent": replace(tiny_config().agent, {"vector": 0, "stem": "shallow", "actions": 6}),
         "environment": rfwp.config.AtariConfig("pong"),
@@ -216,7 +231,7 @@ def test_the_shallow_stem_plays_pong_and_its_emulators_are_busy(tmp_path, monkey
         "impala.batch": 2,
         "impala.steps": 40,
     }
-    result = trainer(tmp_path, replace(tiny_config(), changes), threads=1).run()
+    result = trainer(tmp_path, replace(tiny_config(), changes), threads=1, **way).run()
     assert result.steps == 40
     assert 0 <= RLFolder(tmp_path).records()[-1]["busy"] <= 1.5
 
