@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 FeatureMap = Callable[[Tensor], Tensor]
+CPU_VECTOR = 16
+"""Float32 numbers that a CPU computes with at once."""
 
 
 def identity(x: Tensor) -> Tensor:
@@ -16,24 +18,32 @@ def identity(x: Tensor) -> Tensor:
 
 def softmax(x: Tensor) -> Tensor:
     """φ(x)_i = exp(x_i) / Σ_j exp(x_j): positive and summing to one, as the delta rule wants it."""
+    if x.device.type == "cpu" and x.shape[-1] < CPU_VECTOR:
+        # PyTorch takes such short rows one number at a time, which is up to ten times slower than all rows side by side
+        return F.softmax(x.movedim(-1, 0).contiguous(), dim=0, dtype=_precise(x)).to(x.dtype).movedim(0, -1).contiguous()
     return F.softmax(x, dim=-1, dtype=_precise(x)).to(x.dtype)
 
 
 def elu(x: Tensor) -> Tensor:
     """φ(x) = elu(x) + 1: positive, not normalised (Linear Transformer)."""
-    return F.elu(x) + 1
+    return F.elu(_packed(x)) + 1
 
 
 def elu_sum(x: Tensor) -> Tensor:
     """φ(x)_i = (elu(x_i) + 1) / Σ_j (elu(x_j) + 1): positive and summing to one (Delta Net)."""
-    positive = F.elu(x.to(_precise(x))) + 1
+    positive = F.elu(_packed(x).to(_precise(x))) + 1
     return (positive / positive.sum(-1, keepdim=True)).to(x.dtype)
 
 
 def elu_sum_eps(x: Tensor) -> Tensor:
     """φ(x)_i = (elu(x_i) + 1) / (Σ_j (elu(x_j) + 1) + 1e-5): the authors' guard in Atari, Delta MLP and Delta Delta Net."""
-    positive = F.elu(x.to(_precise(x))) + 1
+    positive = F.elu(_packed(x).to(_precise(x))) + 1
     return (positive / (positive.sum(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+def _packed(x: Tensor) -> Tensor:
+    """On a CPU without gaps: PyTorch takes a slice of a larger tensor one number at a time, which is several times slower."""
+    return x.contiguous() if x.device.type == "cpu" else x
 
 
 def _precise(x: Tensor) -> torch.dtype:
