@@ -134,6 +134,11 @@ class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
             "tokens_per_s": moment.tokens_per_s,
             "seconds": progress.epoch_seconds,
         }
+        if left_out := self.step.left_out():
+            record["left_out"] = left_out
+            self._warn(f"{left_out} of the last {progress.step} steps were left out: their gradients overflowed")
+            if left_out == progress.step:
+                self._diverged("the gradients of all steps overflowed up to the last", progress.epoch, progress.step - 1)
         if self.world.first:
             self.folder.add_record(record)
         self.progress = Progress(epoch=progress.epoch + 1, seconds=progress.seconds)

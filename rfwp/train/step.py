@@ -11,6 +11,8 @@ What is done where:
               included, is recorded, and from there on it is replayed: one launch a step, whatever the model.
   lengths     with `pad` the time dimension is filled up to `bucket(T)`, so that few shapes are compiled and recorded.
   parts       a batch may be cut into parts that go one after another; their losses and gradients add up to one step.
+  overflow    with clipping and a fused optimiser, a step whose gradient has no finite norm leaves weights and optimiser as they
+              are, and is counted.
 """
 
 import warnings
@@ -64,6 +66,7 @@ class TrainStep:
     `state` holds tensors, batch first, that each step reads and replaces, such as what the segment before has left: loss_fn
     then gets a part's rows of them as its last argument, a tuple, and gives back its loss and what comes in their place. They
     stay where they are in memory, so recordings find them, and the caller may set them to zero between steps.
+    `left_out` says how many steps were left out since it was asked last, because their gradients overflowed: only with `clip`.
     The learning rate may change from step to step, also by a scheduler; with cuda_graph the optimiser's other numbers
     are fixed at the first recording, and gradients are not to be read from outside.
     """
@@ -99,6 +102,7 @@ class TrainStep:
         self.parts, self.reduce, self.state = parts, reduce, state
         self.precision, self.region, self.cuda_graph, self.clip, self.pad = precision, region, cuda_graph, clip, pad
         self.device = next(model.parameters()).device
+        self._overflows = torch.zeros((), device=self.device)
         self._blocks: list[Block] = []
         if region in ("blocks", "lengths"):
             self._blocks = [m for m in model.modules() if isinstance(m, Block)]
@@ -126,9 +130,27 @@ class TrainStep:
         if self.reduce is not None:
             self.reduce()
         if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip, foreach=True)
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip, foreach=True)
+            if self.optimiser.defaults.get("fused"):
+                # where optimisers look for what a gradient scaler has found: they then leave the step out
+                self.optimiser.found_inf = self._overflow(norm)  # type: ignore[attr-defined]
         self.optimiser.step()
+        self.optimiser.found_inf = None  # type: ignore[attr-defined]
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _overflow(self, norm: Tensor) -> Tensor:
+        """1 for a gradient without a finite norm, which would spoil all weights at once; counted."""
+        # of a model in parts
+        whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        overflow = (~whole.isfinite()).float()
+        self._overflows += overflow
+        return overflow
+
+    def left_out(self) -> int:
+        """Steps since the last call that changed nothing, because their gradients had no finite norm; waits for the device."""
+        count = int(self._overflows.item())
+        self._overflows.zero_()
+        return count
 
     def _gradients(self, part: tuple[Tensor, ...], state: tuple[Tensor, ...]) -> Tensor:
         """Add the gradients of one part to those that are there, and replace its state."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import safetensors.torch
@@ -331,6 +332,37 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_batch(tmp_path, monke
     state = json.loads((tmp_path / "last/state.json").read_text())
     assert state["progress"]["epoch"] == 1
     assert all(t.isfinite().all() for t in safetensors.torch.load(weights(tmp_path)).values())
+
+
+def overflow_at(calls, monkeypatch):
+    """Gradients whose norm is infinite at these of all steps."""
+    clip, seen = torch.nn.utils.clip_grad_norm_, []
+
+    def clipped(*arguments, **options):
+        seen.append(clip(*arguments, **options))
+        return seen[-1] * float("inf") if len(seen) in calls else seen[-1]
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clipped)
+
+
+def test_steps_whose_gradients_overflow_are_left_out_and_said(tmp_path, monkeypatch):
+    class Warnings(Log):
+        lines: ClassVar[list[str]] = []
+
+        def warn(self, line):
+            self.lines.append(line)
+
+    overflow_at({2, 5, 6}, monkeypatch)
+    assert trainer(tmp_path, tiny_config(clip=0.1), log=Warnings()).run().stopped is None
+    assert Warnings.lines == [f"{n} of the last 3 steps were left out: their gradients overflowed" for n in (1, 2)]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line.get("left_out") for line in lines[:3]] == [1, 2, None]
+
+
+def test_a_run_whose_gradients_all_overflow_stops(tmp_path, monkeypatch):
+    overflow_at({4, 5, 6}, monkeypatch)
+    with pytest.raises(Diverged, match="the gradients of all steps overflowed up to the last in epoch 2, step 3"):
+        trainer(tmp_path, tiny_config(clip=0.1)).run()
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):

@@ -42,6 +42,22 @@ def make(layer="delta_net", layers=3, dropout=0.0, dtype=torch.float64, lr=1e-2)
     return model, torch.optim.Adam(model.parameters(), lr=lr, fused=True)
 
 
+def test_a_step_whose_gradients_overflow_changes_nothing_and_is_counted():
+    """Once by entries that are not finite, once by a norm that is too large for its numbers."""
+    data, (one, other) = batches(n=4), (make(dtype=torch.float32) for _ in range(2))
+    scales = {1: float("inf"), 2: 1e30}
+    step = TrainStep(*one, lambda model, x, y, scale: loss_of(model, x, y) * scale, clip=0.25)
+    for n, batch in enumerate(data):
+        step(*batch, torch.tensor(scales.get(n, 1.0)))
+    plain_losses(*other, [data[0], data[3]], clip=0.25)
+    for ours, expected in zip(one[0].parameters(), other[0].parameters(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+    for ours, expected in zip(one[1].state.values(), other[1].state.values(), strict=True):
+        for name in expected:
+            torch.testing.assert_close(ours[name], expected[name], rtol=0, atol=0)
+    assert (step.left_out(), step.left_out()) == (2, 0)
+
+
 def loss_of(model, tokens, targets):
     return model.loss(tokens, targets)[0]
 
