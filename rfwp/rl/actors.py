@@ -107,4 +107,5 @@ class Actors:
             total=total,
             autocast=self.learner.autocast,
             record=record,
+            blocking=self.side_by_side,
         )

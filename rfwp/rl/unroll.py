@@ -72,6 +72,7 @@ class Actor:
     whoever has something to do while the environments work; each has two halves of its own, for whoever has something to do
     while the device or the environments are waited for. Actions are sampled, or with `greedy` the most probable.
     The first `skip` steps are in no unroll. With `record`, on a GPU, choosing actions is one CUDA graph.
+    `blocking`: whoever waits there for actions leaves its core to others, and wakes up a little later.
     `first` and `total`: these environments are numbers first, first + 1, ... of a larger set, see `Inference`.
     """
 
@@ -88,6 +89,7 @@ class Actor:
         total: int | None = None,
         autocast: bool = False,
         record: bool = False,
+        blocking: bool = False,
     ):
         if steps < 1:
             raise InvalidInput(f"Actor: steps={steps}; an unroll has at least 1")
@@ -106,8 +108,7 @@ class Actor:
             torch.empty(N, dtype=torch.bool, pin_memory=pinned),
         )
         self._chosen = torch.empty(N, dtype=torch.int64, pin_memory=pinned)
-        # blocking: whoever waits leaves its core to the environments
-        self._ready = torch.cuda.Event(blocking=True) if pinned else None
+        self._ready = torch.cuda.Event(blocking=blocking) if pinned else None
         self._now = tuple(torch.empty_like(t, device=self.device) for t in self._staging) if pinned else self._staging
         self._stage(environment.reset(seed))
         self._to_device()
