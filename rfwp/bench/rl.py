@@ -158,8 +158,9 @@ def time_environments(setting: Setting) -> Row:
     """Random actions, all groups at once: as fast as environments can be."""
     impala = setting.config.impala
     n = impala.environments // impala.groups
-    threads = threads_of_group(setting.threads, impala.groups)
-    groups = [make(setting.config.environment, n, threads, first=n * g) for g in range(impala.groups)]
+    threads, clock = threads_of_group(setting.threads, impala.groups), BusyClock(setting.threads)
+    with clock.counting():
+        groups = [make(setting.config.environment, n, threads, first=n * g) for g in range(impala.groups)]
     random = np.random.default_rng(0)
     for group in groups:
         group.reset(1)
@@ -171,13 +172,13 @@ def time_environments(setting: Setting) -> Row:
             group.send(random.integers(group.actions, size=n))
 
     play()
-    clock = BusyClock(setting.threads)
+    clock.lap()
     steps_per_s, _ = repeat(play, setting, n * len(groups))
     busy = clock.lap()
     for group in groups:
         group.recv()
         group.close()
-    return setting.row("environments", tokens_per_s=steps_per_s, busy=busy, note=f"agent steps/s, busy {busy:.0%}")
+    return setting.row("environments", tokens_per_s=steps_per_s, busy=busy, note=f"agent steps/s{how_busy(busy)}")
 
 
 class Still:
@@ -271,14 +272,14 @@ def time_all(setting: Setting) -> Row:
             updates = trainer.updates()
             for _ in range(WARM_UP + 3):
                 next(updates)
-            clock, seen = BusyClock(setting.threads, trainer.actors.player_seconds), []
-            start, steps = time.perf_counter(), trainer.learner.steps
+            trainer.actors.busy.lap()
+            start, steps, seen = time.perf_counter(), trainer.learner.steps, []
             while time.perf_counter() - start < setting.seconds:
                 seen.append(next(updates)[0])
-            seconds, busy = time.perf_counter() - start, clock.lap()
+            seconds, busy = time.perf_counter() - start, trainer.actors.busy.lap()
             steps_per_s = (trainer.learner.steps - steps) / seconds
     lag, most = sum(m["lag"] for m in seen) / len(seen), max(m["lag_max"] for m in seen)
-    note = f"agent steps/s, busy {busy:.0%}, lag {lag:.1f}, at most {most:.0f}, {len(seen)} updates"
+    note = f"agent steps/s{how_busy(busy)}, lag {lag:.1f}, at most {most:.0f}, {len(seen)} updates"
     return setting.row(f"end to end {setting.agent}", tokens_per_s=steps_per_s, busy=busy, lag=lag, note=note)
 
 
@@ -290,6 +291,10 @@ def time_plain(setting: Setting) -> Row:
         with trainer.at_work():
             steps_per_s = plain_loop(trainer, setting.config, setting.seconds)
     return setting.row(f"plain gymnasium loop {setting.agent}", tokens_per_s=steps_per_s, note="agent steps/s, without overlap")
+
+
+def how_busy(busy: float | None) -> str:
+    return "" if busy is None else f", busy {busy:.0%}"
 
 
 def repeat(run: Callable[[], None], setting: Setting, steps: int) -> tuple[float, list[float]]:

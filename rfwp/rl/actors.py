@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from rfwp.config import EnvironmentConfig, GymConfig, RLRunConfig
 from rfwp.models import Agent
-from rfwp.rl.cores import threads_of_group
+from rfwp.rl.cores import BusyClock, threads_of_group
 from rfwp.rl.faults import Restarting
 from rfwp.rl.free import Free
 from rfwp.rl.learner import Learned, Learner, lockstep
@@ -40,6 +40,9 @@ class Actors:
     """Hears of environments that failed."""
     _made: list[Restarting] = field(default_factory=list)
     _free: Free | None = None
+
+    def __post_init__(self) -> None:
+        self.busy = BusyClock(self.threads)
 
     def updates(self) -> Learned:
         """Make the environments; then the numbers of every update and the episodes that ended before it, to the last step."""
@@ -76,10 +79,6 @@ class Actors:
         """Times that environments failed and were made anew."""
         return sum(made.failures for made in self._made)
 
-    def player_seconds(self) -> float:
-        """Time that threads had a core which only wait for environments and send them actions."""
-        return 0.0 if self._free is None else self._free.player_seconds
-
     def close(self) -> None:
         if self._free is not None:
             self._free.close()
@@ -90,7 +89,12 @@ class Actors:
     def _actor(self, agent: Agent, n: int, first: int, *, total: int | None = None, skip: int = 0, record: bool = False) -> Actor:
         impala = self.config.impala
         threads = threads_of_group(self.threads, 1 if impala.mode == "lockstep" else impala.groups)
-        made = Restarting(lambda: self.make(self.config.environment, n, threads, first), self.warn)
+
+        def make() -> VectorEnvironment:
+            with self.busy.counting():
+                return self.make(self.config.environment, n, threads, first)
+
+        made = Restarting(make, self.warn)
         self._made.append(made)
         # with noise for a larger set, all its parts must draw the same
         parts = ("actor",) if total else ("actor", first)

@@ -2,7 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TASKS = Path("/proc/self/task")
+"""Where Linux tells of the threads of this process; other systems have no such place."""
 
 
 def environment_threads() -> int:
@@ -18,19 +23,47 @@ def threads_of_group(cores: int, groups: int) -> int:
 
 
 class BusyClock:
-    """Cores that environments used, of the `threads` that they have: about 1 if none was ever without work.
+    """Cores that environments used, of those that they have: about 1 if none of these was ever without work.
 
-    What counts is the time that threads other than this one had a core, since threads that wait have none; `others`: seconds
-    that threads had which are no environments' either.
+    >>> clock = BusyClock(cores=14)
+    >>> with clock.counting():
+    ...     environments = make(...)
+    >>> clock.lap()                     # since the last lap, or since it began to count
+
+    What counts is the time that threads which were started inside `counting` had a core; one that waits has none.
     """
 
-    def __init__(self, threads: int, others: Callable[[], float] = float):
-        self.threads, self.others = threads, others
-        self.lap()
+    def __init__(self, cores: int):
+        self.cores = cores
+        self._seconds: dict[str, float] = {}
+        self._before = time.monotonic(), 0.0
 
-    def lap(self) -> float:
-        """Since the last lap."""
-        now = time.monotonic(), time.process_time() - time.thread_time() - self.others()
-        before, self._before = getattr(self, "_before", now), now
-        seconds, worked = (b - a for a, b in zip(before, now, strict=True))
-        return worked / max(1e-9, seconds * self.threads)
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        before = _threads()
+        yield
+        self._seconds |= dict.fromkeys(_threads() - before, 0.0)
+
+    def lap(self) -> float | None:
+        """None: environments have no threads, or the system does not tell."""
+        if not self._seconds:
+            return None
+        for thread in self._seconds:
+            self._seconds[thread] = _seconds(thread, self._seconds[thread])
+        now = time.monotonic(), sum(self._seconds.values())
+        before, self._before = self._before, now
+        return (now[1] - before[1]) / max(1e-9, (now[0] - before[0]) * self.cores)
+
+
+def _threads() -> set[str]:
+    return {task.name for task in TASKS.iterdir()} if TASKS.is_dir() else set()
+
+
+def _seconds(thread: str, before: float) -> float:
+    """Time that it has had a core; as before, if it has ended."""
+    try:
+        # behind its name, which may hold anything: utime and stime are fields 14 and 15 of all
+        fields = (TASKS / thread / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return before
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -109,11 +109,6 @@ class Free:
             player.join()
 
     @property
-    def player_seconds(self) -> float:
-        """Time that players had a core."""
-        return sum(player.seconds for player in self._players)
-
-    @property
     def _ended(self) -> bool:
         return self.learner.steps >= self.learner.config.steps
 

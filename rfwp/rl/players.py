@@ -1,7 +1,6 @@
 """Players: threads that play one group of environments each."""
 
 import threading
-import time
 from collections.abc import Callable
 
 import torch
@@ -10,13 +9,12 @@ from rfwp.rl.unroll import Actor
 
 
 class GroupPlayer(threading.Thread):
-    """Calls play(actor) until that says False; `fail` gets what it raises. `seconds`: time that it had a core."""
+    """Calls play(actor) until that says False; `fail` gets what it raises."""
 
     def __init__(self, actor: Actor, play: Callable[[Actor], bool], fail: Callable[[BaseException], None]):
         # a process that ends without `close` does not wait for it
         super().__init__(name="player", daemon=True)
         self.actor, self.play, self.fail = actor, play, fail
-        self.seconds = 0.0
 
     def run(self) -> None:
         try:
@@ -24,6 +22,6 @@ class GroupPlayer(threading.Thread):
                 # every thread begins with the first one
                 torch.cuda.set_device(self.actor.device)
             while self.play(self.actor):
-                self.seconds = time.thread_time()
+                pass
         except BaseException as error:
             self.fail(error)

@@ -12,10 +12,10 @@ from typing import Any, Literal, Unpack
 
 import torch
 
-from rfwp.config import AtariConfig, RLRunConfig
+from rfwp.config import RLRunConfig
 from rfwp.errors import InvalidInput
 from rfwp.rl.actors import Actors, Make
-from rfwp.rl.cores import BusyClock, environment_threads
+from rfwp.rl.cores import environment_threads
 from rfwp.rl.faults import EnvironmentFailed
 from rfwp.rl.free import Free
 from rfwp.rl.learner import Learned, Learner, check_impala
@@ -119,7 +119,8 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
         self._begun = self._saved = self._recorded = self._shown = time.monotonic()
         self._before, self._recorded_steps = self._seconds, self.learner.steps
         updates = self.updates()
-        self._busy = BusyClock(self.threads, self.actors.player_seconds)
+        # from here on
+        self.actors.busy.lap()
         try:
             # not when nobody refers to it any more: there a second Ctrl-C would be lost
             with closing(updates):
@@ -204,8 +205,8 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
             "steps_per_s": round((steps - self._recorded_steps) / max(1e-9, clock - self._recorded), 1),
             "lr": self.learner.lr,
         }
-        if isinstance(self.config.environment, AtariConfig) and (self.graphs or torch.get_num_threads() == 1):
-            record["busy"] = round(self._busy.lap(), 4)
+        if (busy := self.actors.busy.lap()) is not None:
+            record["busy"] = round(busy, 4)
         self._recorded, self._recorded_steps, self._last = clock, steps, record
         if self.world.first:
             self.folder.add_record(record)

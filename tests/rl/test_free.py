@@ -1,3 +1,4 @@
+import hashlib
 import threading
 import time
 from itertools import takewhile
@@ -11,7 +12,7 @@ from rfwp.errors import InvalidInput
 from rfwp.layers import LSTM
 from rfwp.models import Agent
 from rfwp.rl import Actor, Learner
-from rfwp.rl.cores import threads_of_group
+from rfwp.rl.cores import BusyClock, threads_of_group
 from rfwp.rl.free import Free, check_lag
 from rfwp.rl.updates import Updates
 from rfwp.tasks.environments import make
@@ -175,12 +176,31 @@ def test_what_a_player_raises_is_raised_where_updates_are_asked_for():
     assert not living_players()
 
 
-def test_players_know_how_long_they_had_a_core():
-    free = make_free("feedforward", side_by_side=True)
-    assert free.player_seconds == 0
-    begun = time.process_time()
-    list(free.run())
-    assert 0 < free.player_seconds <= time.process_time() - begun
+def test_what_counts_as_busy_is_the_time_of_the_threads_that_were_started_meanwhile():
+    clock, worked, looked = BusyClock(cores=2), threading.Barrier(3), threading.Event()
+
+    def work():
+        # the interpreter does not keep a core to itself for it
+        while time.thread_time() < 0.3:
+            hashlib.sha256(bytes(2**22)).digest()
+        worked.wait()
+        looked.wait()
+
+    other, mine = (threading.Thread(target=work) for _ in range(2))
+    other.start()
+    assert clock.lap() is None
+    with clock.counting():
+        mine.start()
+    begun = time.monotonic()
+    clock.lap()
+    worked.wait()
+    busy, seconds = clock.lap(), time.monotonic() - begun
+    looked.set()
+    for thread in (other, mine):
+        thread.join()
+    assert busy * 2 * seconds == pytest.approx(0.3, abs=0.1)
+    # of threads that have ended nothing more is told
+    assert clock.lap() is not None
 
 
 @pytest.mark.parametrize(("cores", "groups", "threads"), [(14, 1, 14), (14, 2, 14), (14, 3, 10), (14, 4, 7), (1, 2, 1)])
