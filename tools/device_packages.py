@@ -49,9 +49,12 @@ def install(target: Path, python: str, platform: str) -> None:
 
 
 def tidy(target: Path) -> None:
-    """Without scripts and caches."""
+    """Without scripts and caches, and without what nothing here needs: windows for games, colours for source code."""
     for folder in (target / "bin", *target.rglob("__pycache__")):
         shutil.rmtree(folder, ignore_errors=True)
+    lexers = (path for path in target.glob("pygments/lexers/*.py") if path.name not in ("__init__.py", "_mapping.py"))
+    for path in (*target.glob("ale_py/libSDL2*"), *lexers):
+        path.unlink()
 
 
 def size_mb(target: Path) -> float:
