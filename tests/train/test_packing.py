@@ -23,7 +23,8 @@ from rfwp.train.distributed import World
 from rfwp.train.model import share_of_loss
 from rfwp.train.packing import ROWS, first_fit
 from tests.test_cli import run
-from tests.train.test_loop import assert_same_run, raise_signal_at, spoil, without_times
+from tests.train.test_loop import assert_same_run, raise_signal_at, without_times
+from tests.train.test_not_finite import spoil
 from tests.train.tiny import SYMBOLS, Tiny, before_call, packed_trainer, tiny_config, weights
 from tests.train.tiny import trainer as tiny_trainer
 
