@@ -106,8 +106,8 @@ class RLOptions(Common):
     """The order of images in the vision stem; auto: channels last on a GPU."""
     compile_stem: bool = False
     """torch.compile for the vision stem, in the whole of it."""
-    side_by_side: bool = False
-    """A thread for each group, in the whole of it."""
+    side_by_side: Literal["auto", "yes", "no"] = "auto"
+    """A thread for each group, in the whole of it; auto: on a GPU."""
     graph: Literal["auto", "no"] = "auto"
     """Replay actions and updates as CUDA graphs; auto: on a GPU."""
     seconds: float = 10.0

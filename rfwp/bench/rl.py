@@ -48,6 +48,10 @@ class Setting:
     def seconds(self) -> float:
         return 0.3 if self.options.quick else self.options.seconds
 
+    @property
+    def side_by_side(self) -> bool:
+        return self.device.type == "cuda" if self.options.side_by_side == "auto" else self.options.side_by_side == "yes"
+
     def trainer(self, config: RLRunConfig, folder: str) -> RLTrainer:
         return RLTrainer(
             config,
@@ -56,7 +60,7 @@ class Setting:
             graphs=CHOICES[self.options.graph],  # type: ignore[arg-type]
             channels_last=CHOICES[self.options.channels_last],  # type: ignore[arg-type]
             compile_stem=self.options.compile_stem,
-            side_by_side=self.options.side_by_side,
+            side_by_side=self.side_by_side,
             threads=self.threads,
         )
 
@@ -70,7 +74,7 @@ class Setting:
             "B": impala.batch,
         }
         how = f"{agent.stem} stem" + ", compiled" * self.options.compile_stem
-        how += ", side by side" * self.options.side_by_side
+        how += ", side by side" * self.side_by_side
         how += " + graph" * (self.device.type == "cuda" and self.options.graph == "auto")
         return Row(f"rl {what}", self.options.game, sizes, impala.precision, how, **numbers)  # type: ignore[arg-type]
 

@@ -34,7 +34,7 @@ def kind_of(rl: RLOptions) -> Kind:
             "graphs": CHOICES[options.cuda_graph],
             "channels_last": CHOICES[rl.channels_last],
             "compile_stem": rl.compile_stem,
-            "side_by_side": rl.side_by_side,
+            "side_by_side": CHOICES[rl.side_by_side],
             "threads": rl.threads,
         }
 

@@ -27,5 +27,5 @@ class RLOptions:
     """The order of images in the vision stem; auto: channels last on a GPU."""
     compile_stem: bool = False
     """torch.compile for the vision stem: a slower start, then perhaps faster."""
-    side_by_side: bool = False
-    """A thread for each group of games (impala.groups), perhaps faster on a GPU. Not for environments of gymnasium."""
+    side_by_side: Literal["auto", "yes", "no"] = "auto"
+    """A thread for each group of games (impala.groups); auto: on a GPU. Not for environments of gymnasium."""

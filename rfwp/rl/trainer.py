@@ -43,7 +43,8 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
     >>> result.metrics["return"]
 
     `seconds`: stop after so many, saved. `graphs`: record choosing actions and updates as CUDA graphs; auto: on a GPU.
-    `compile_stem`: torch.compile for the vision net, in free mode. `side_by_side`: a thread for each group, in free mode.
+    `compile_stem`: torch.compile for the vision net, in free mode.
+    `side_by_side`: a thread for each group of environments, in free mode; auto: on a GPU.
     `threads`: cores for environments; 0 for all but a few. `make` makes environments as `rfwp.tasks.environments.make` does.
     The other options: `rfwp.train.Options`.
     """
@@ -59,7 +60,7 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
         graphs: Literal["auto"] | bool = "auto",
         channels_last: Literal["auto"] | bool = "auto",
         compile_stem: bool = False,
-        side_by_side: bool = False,
+        side_by_side: Literal["auto"] | bool = "auto",
         threads: int = 0,
         make: Make = environments.make,
         **options: Unpack[Options],
@@ -91,7 +92,7 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
             threads=self.threads,
             record=self.graphs,
             compile_stem=compile_stem,
-            side_by_side=side_by_side,
+            side_by_side=gpu if side_by_side == "auto" else side_by_side,
             warn=self.log.warn,
         )
         self.meter, self.failures, self._seconds = Meter(), 0, 0.0
