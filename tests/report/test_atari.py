@@ -145,7 +145,7 @@ def test_a_recipe_is_named_and_not_spelled_out(tmp_path):
     table = render_atari(read_runs(tmp_path))
     assert [row[3] for row in table.rows] == [
         "paper_code, recipe short",
-        "paper_code, recipe short, impala.lr 0.0008 -> 0.001",
+        "paper_code, recipe short, impala.lr 0.0006 -> 0.001",
     ]
 
 

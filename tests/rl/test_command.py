@@ -63,7 +63,7 @@ def test_a_run_stopped_by_the_clock_goes_on_with_the_same_command_or_resume(caps
 def test_a_recipe_decides_what_set_leaves_open(capsys, tmp_path):
     assert run(capsys, *small(tmp_path, "--recipe", "short"), "impala.lr=1e-3")[0] == 0
     config = RLFolder(tmp_path).config()
-    assert (config.agent.init, config.impala.warm_up, config.impala.unroll, config.impala.lr) == ("orthogonal", 500, 5, 1e-3)
+    assert (config.agent.init, config.impala.warm_up, config.impala.unroll, config.impala.lr) == ("orthogonal", 125, 5, 1e-3)
 
 
 def test_several_seeds_are_several_runs(capsys, tmp_path):
