@@ -20,12 +20,14 @@ from rfwp.config import AtariConfig, ImpalaConfig, RLRunConfig
 from rfwp.environment import environment
 from rfwp.errors import InvalidInput, RFWPError
 from rfwp.presets import agent_run
+from rfwp.rl.actors import parts_of_group
 from rfwp.rl.changes import CHOICES, fit
 from rfwp.rl.cores import BusyClock, environment_threads, threads_of_group
+from rfwp.rl.rows import RowActor, Store
 from rfwp.rl.trainer import RLTrainer
 from rfwp.rl.unroll import Actor
 from rfwp.rl.updates import Updates
-from rfwp.tasks.environments import Step, make
+from rfwp.tasks.environments import Step, VectorEnvironment, make
 from rfwp.train.step import WARM_UP
 
 log = logging.getLogger("rfwp")
@@ -51,6 +53,12 @@ class Setting:
     @property
     def side_by_side(self) -> bool:
         return self.device.type == "cuda" if self.options.side_by_side == "auto" else self.options.side_by_side == "yes"
+
+    @property
+    def parts(self) -> int:
+        """In which a group's environments answer."""
+        impala = self.config.impala
+        return parts_of_group(self.config.environment, impala.environments // impala.groups, self.side_by_side)
 
     def trainer(self, config: RLRunConfig, folder: str) -> RLTrainer:
         return RLTrainer(
@@ -161,26 +169,31 @@ def choose(options: RLOptions, device: torch.device) -> list[Setting]:
 def time_environments(setting: Setting) -> Row:
     """Random actions, all groups at once: as fast as environments can be."""
     impala = setting.config.impala
-    n = impala.environments // impala.groups
-    threads, clock = threads_of_group(setting.threads, impala.groups), BusyClock(setting.threads)
+    n, parts = impala.environments // impala.groups, setting.parts
+    threads, clock = threads_of_group(setting.threads, impala.groups, parts), BusyClock(setting.threads)
     with clock.counting():
-        groups = [make(setting.config.environment, n, threads, first=n * g) for g in range(impala.groups)]
+        groups = [make(setting.config.environment, n, threads, n * g, parts) for g in range(impala.groups)]
     random = np.random.default_rng(0)
+
+    def act(group: VectorEnvironment) -> None:
+        group.send(random.integers(group.actions, size=n // parts))
+
     for group in groups:
         group.reset(1)
-        group.send(random.integers(group.actions, size=n))
+        act(group)
 
     def play() -> None:
         for group in groups:
             group.recv()
-            group.send(random.integers(group.actions, size=n))
+            act(group)
 
-    play()
+    # until all of them have been sent an action
+    for _ in range(parts):
+        play()
     clock.lap()
-    steps_per_s, _ = repeat(play, setting, n * len(groups))
+    steps_per_s, _ = repeat(play, setting, n // parts * len(groups))
     busy = clock.lap()
     for group in groups:
-        group.recv()
         group.close()
     return setting.row("environments", tokens_per_s=steps_per_s, busy=busy, note=f"agent steps/s{how_busy(busy)}")
 
@@ -206,10 +219,9 @@ class Still:
     def close(self) -> None: ...
 
 
-def still_actor(setting: Setting, trainer: RLTrainer, n: int) -> Actor:
-    agent, impala = setting.config.agent, setting.config.impala
-    still = Still(n, (agent.frames, agent.pixels, agent.pixels), np.dtype(np.uint8), agent.actions)
-    return Actor(trainer.agent, still, impala.unroll, autocast=trainer.autocast, record=trainer.graphs)
+def still(setting: Setting, n: int) -> Still:
+    agent = setting.config.agent
+    return Still(n, (agent.frames, agent.pixels, agent.pixels), np.dtype(np.uint8), agent.actions)
 
 
 def on_a_stream(setting: Setting) -> torch.cuda.StreamContext:
@@ -228,20 +240,23 @@ def part_of_free(setting: Setting, folder: str) -> RLTrainer:
 
 
 def time_actions(setting: Setting) -> Row:
-    """One group's observations to the device, actions back, and all of it into the unroll."""
+    """Observations of one group's part to the device, actions back, and all of it into the store."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = part_of_free(setting, folder)
-        n = trainer.environments // setting.config.impala.groups
+        impala = setting.config.impala
+        n = trainer.environments // impala.groups // setting.parts
         with trainer.at_work(), on_a_stream(setting):
-            actor = still_actor(setting, trainer, n)
+            actor = RowActor(trainer.agent, still(setting, n), impala.unroll, autocast=trainer.autocast, record=trainer.graphs)
+            actor.write_to(Store(actor.example, 1))
 
             def act() -> None:
-                actor.act()
-                actor.observe()
+                actor.choose(lambda: None)
+                actor.send()
+                actor.receive()
 
             steps_per_s, times = repeat(act, setting, n)
     return setting.row(
-        f"actions {setting.agent}", tokens_per_s=steps_per_s, ms=summary(times), note="agent steps/s, of one group"
+        f"actions {setting.agent}", tokens_per_s=steps_per_s, ms=summary(times), note=f"agent steps/s, {n} environments"
     )
 
 
@@ -250,7 +265,8 @@ def time_learner(setting: Setting) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         trainer = part_of_free(setting, folder)
         with trainer.at_work(), on_a_stream(setting):
-            batch = still_actor(setting, trainer, trainer.rows).collect()
+            unroll, autocast = setting.config.impala.unroll, trainer.autocast
+            batch = Actor(trainer.agent, still(setting, trainer.rows), unroll, autocast=autocast).collect()
             updates = Updates(trainer.learner, batch.empty(trainer.rows), record=trainer.graphs)
 
             def learn() -> None:

@@ -3,17 +3,28 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rfwp.config import EnvironmentConfig, GymConfig, RLRunConfig
+import numpy as np
+
+from rfwp.config import AtariConfig, EnvironmentConfig, GymConfig, RLRunConfig
 from rfwp.models import Agent
 from rfwp.rl.cores import BusyClock, threads_of_group
 from rfwp.rl.faults import Restarting
 from rfwp.rl.free import Free
 from rfwp.rl.learner import Learned, Learner, lockstep
+from rfwp.rl.rows import RowActor
 from rfwp.rl.unroll import Actor
 from rfwp.tasks.environments import VectorEnvironment
 from rfwp.train.random import derived
 
-Make = Callable[[EnvironmentConfig, int, int, int], VectorEnvironment]
+Make = Callable[..., VectorEnvironment]
+"""As `rfwp.tasks.environments.make`: config, environments, threads, first and, if not 1, parts."""
+PARTS = 2
+"""Parts in which the games of a group answer side by side: one is played while actions are chosen for the other."""
+
+
+def parts_of_group(environment: EnvironmentConfig, n: int, side_by_side: bool) -> int:
+    """Parts in which n environments answer: only games can, and it helps whoever has a thread for them."""
+    return PARTS if side_by_side and isinstance(environment, AtariConfig) and n % PARTS == 0 else 1
 
 
 @dataclass
@@ -48,8 +59,12 @@ class Actors:
         """Make the environments; then the numbers of every update and the episodes that ended before it, to the last step."""
         if self.config.impala.mode == "lockstep":
             # of one large set of environments these are numbers rank · n, ...: the set does not depend on the processes
-            first = self.rank * self.rows
-            actor = self._actor(self.learner.agent, self.rows, first, total=self.config.impala.batch)
+            first, impala = self.rank * self.rows, self.config.impala
+            # noise is drawn for the whole set, so all its parts must draw the same
+            seed = self._seed("actor")
+            made = self._make(self.rows, self.threads, first)
+            agent, autocast = self.learner.agent, self.learner.autocast
+            actor = Actor(agent, made, impala.unroll, seed=seed, first=first, total=impala.batch, autocast=autocast)
             return lockstep(self.learner, actor)
         return self.free().run()
 
@@ -57,11 +72,23 @@ class Actors:
         """Make the environments of free mode, and their actors."""
         impala = self.config.impala
         n = self.environments // impala.groups
+        side_by_side = self.side_by_side and not isinstance(self.config.environment, GymConfig)
+        parts = parts_of_group(self.config.environment, n, side_by_side)
+        threads = threads_of_group(self.threads, impala.groups, parts)
 
-        def make_actor(agent: Agent, group: int) -> Actor:
+        def make_actor(agent: Agent, group: int) -> RowActor:
             first = self.rank * self.environments + group * n
-            skip = group * impala.unroll // impala.groups
-            return self._actor(agent, n, first, skip=skip, record=self.record)
+            return RowActor(
+                agent,
+                self._make(n, threads, first, parts),
+                impala.unroll,
+                # rows shall end one after another
+                skip=(group * n + np.arange(n)) * impala.unroll // self.environments,
+                seed=self._seed("actor", first),
+                autocast=self.learner.autocast,
+                record=self.record,
+                blocking=side_by_side,
+            )
 
         self._free = Free(
             self.learner,
@@ -70,7 +97,7 @@ class Actors:
             rows=self.rows,
             record=self.record,
             compile_stem=self.compile_stem,
-            side_by_side=self.side_by_side and not isinstance(self.config.environment, GymConfig),
+            side_by_side=side_by_side,
         )
         return self._free
 
@@ -86,30 +113,18 @@ class Actors:
         for made in self._made:
             made.close()
 
-    def _actor(self, agent: Agent, n: int, first: int, *, total: int | None = None, skip: int = 0, record: bool = False) -> Actor:
-        impala = self.config.impala
-        threads = threads_of_group(self.threads, 1 if impala.mode == "lockstep" else impala.groups)
+    def _make(self, n: int, threads: int, first: int, parts: int = 1) -> Restarting:
+        how = (n, threads, first, parts) if parts > 1 else (n, threads, first)
 
         def make() -> VectorEnvironment:
             with self.busy.counting():
-                return self.make(self.config.environment, n, threads, first)
+                return self.make(self.config.environment, *how)
 
         made = Restarting(make, self.warn)
         self._made.append(made)
-        # with noise for a larger set, all its parts must draw the same
-        parts = ("actor",) if total else ("actor", first)
-        if self.learner.updates:
-            parts = (*parts, self.learner.updates)
-        seed = derived(impala.seed, *parts) % 2**31
-        return Actor(
-            agent,
-            made,
-            impala.unroll,
-            seed=seed,
-            skip=skip,
-            first=first if total else 0,
-            total=total,
-            autocast=self.learner.autocast,
-            record=record,
-            blocking=self.side_by_side,
-        )
+        return made
+
+    def _seed(self, *parts: str | int) -> int:
+        """Another one after a resume."""
+        resumed = (self.learner.updates,) if self.learner.updates else ()
+        return derived(self.config.impala.seed, *parts, *resumed) % 2**31

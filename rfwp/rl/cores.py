@@ -17,9 +17,12 @@ def environment_threads() -> int:
     return max(1, cores - max(1, cores // 8))
 
 
-def threads_of_group(cores: int, groups: int) -> int:
-    """Threads that each group of environments gets: two for every core, over all groups, since not all of them play at once."""
-    return min(cores, -(-2 * cores // groups))
+def threads_of_group(cores: int, groups: int, parts: int = 1) -> int:
+    """Threads that each group of environments gets: one for every core, over all groups, if its environments answer in parts.
+
+    Otherwise not all groups play at once, and two for every core.
+    """
+    return min(cores, -(-(2 if parts == 1 else 1) * cores // groups))
 
 
 class BusyClock:

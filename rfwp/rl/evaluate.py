@@ -2,14 +2,14 @@
 
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from rfwp.config import AtariConfig, EnvironmentConfig
 from rfwp.errors import InvalidInput
 from rfwp.models import Agent, AgentOutput
+from rfwp.rl.choosing import Choosing
 from rfwp.rl.eval_options import Protocol
 from rfwp.rl.faults import EnvironmentFailed, not_finite
 from rfwp.tasks.environments import Step, VectorEnvironment, make
@@ -60,6 +60,7 @@ def evaluate(
     environments: int = PARALLEL,
     seed: int = 0,
     threads: int = 0,
+    record: bool = True,
 ) -> Evaluation:
     """Play `runs` times `episodes` episodes; where the protocol lets a lost life end an episode, an episode is a life.
 
@@ -71,13 +72,13 @@ def evaluate(
     would play, one game after another, which `environments=1` does.
 
     `drop_negative` leaves out an episode whose score falls below zero at any moment and takes the next one, as
-    the authors did for Battlezone and Up'n Down.
+    the authors did for Battlezone and Up'n Down. `record`: on a GPU actions are chosen by a CUDA graph, see `Player`.
     """
     _check(episodes, runs, environments)
     config = with_protocol(environment, protocol, agent.config.actions)
     width = min(environments, episodes)
     lines = [Line(width, episodes, drop_negative) for _ in range(runs)]
-    player = Player(agent, make(config, runs * width, threads), derived(seed, "evaluate") % 2**31, greedy)
+    player = Player(agent, make(config, runs * width, threads), derived(seed, "evaluate") % 2**31, greedy, record=record)
     try:
         while not all(line.full for line in lines):
             step, over = player.step()
@@ -110,33 +111,32 @@ class Seen(NamedTuple):
 
 
 class Player:
-    """An agent in environments, one step at a time; greedy, or with actions sampled."""
+    """An agent in environments, one step at a time; greedy, or with actions sampled.
 
-    def __init__(self, agent: Agent, environment: VectorEnvironment, seed: int = 0, greedy: bool = True):
+    With `record`, on a GPU, choosing actions is one CUDA graph where the core allows it: what the agent does in Python besides,
+    such as keeping a trace, is then not done at every step.
+    """
+
+    def __init__(self, agent: Agent, environment: VectorEnvironment, seed: int = 0, greedy: bool = True, *, record: bool = True):
         if environment.actions != agent.config.actions:
             environment.close()
             raise InvalidInput(
                 f"the environment has {environment.actions} actions but the agent was trained with {agent.config.actions}; "
                 "evaluate it in the environment that it was trained in"
             )
-        self.agent, self.environment, self.greedy = agent.eval(), environment, greedy
-        self.device = agent.value.weight.device
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.agent, self.environment, self.greedy, self.seed, self.record = agent.eval(), environment, greedy, seed, record
         self.now = _checked(environment.reset(seed))
-        self.state: Any = None
         self.seen: Seen | None = None
+        self._choose: Choosing | None = None
 
-    @torch.no_grad()
     def step(self) -> tuple[Step, np.ndarray]:
         """Act once everywhere; what it brought, and in which environments it ended a whole game."""
-        observation, reward, done = (torch.from_numpy(np.ascontiguousarray(part)).to(self.device) for part in self.now)
-        output, self.state = self.agent.step(observation, reward, self.state, done)
-        logits = output.logits
-        if not self.greedy:
-            # the largest of logits with Gumbel noise is a sample of their softmax
-            noise = torch.empty_like(logits, dtype=torch.float32).exponential_(generator=self.generator)
-            logits = logits - noise.log()
-        action = logits.argmax(-1).cpu().numpy()
+        if self._choose is None:
+            # not before: whoever plays closes the environments if this fails
+            self._choose = Choosing(
+                self.agent, self.environment, self.now, seed=self.seed, greedy=self.greedy, record=self.record
+            )
+        output, action = self._choose(self.now)
         self.seen = Seen(self.now, output, action)
         self.environment.send(action)
         self.now = _checked(self.environment.recv())

@@ -7,7 +7,7 @@ from traceback import extract_tb
 import numpy as np
 
 from rfwp.errors import RFWPError
-from rfwp.tasks.environments import Episode, Step, VectorEnvironment
+from rfwp.tasks.environments import Episode, Step, VectorEnvironment, answered
 
 MOST = 3
 """Failures in a row that stop the training."""
@@ -64,6 +64,11 @@ class Restarting:
     def finished(self) -> list[Episode]:
         episodes, self._finished = self._finished + self._environment.finished(), []
         return episodes
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Of those that answered last, see `answered`."""
+        return answered(self._environment)
 
     def close(self) -> None:
         self._environment.close()

@@ -1,8 +1,7 @@
-"""Free mode: groups of environments are played, and the learner works whenever it has enough unrolls.
+"""Free mode: environments are played, and the learner works whenever it has enough unrolls.
 
-In turn: one thread does it all. Environments have threads of their own, and a GPU works by itself. While the environments of
-one group play, actions are chosen for another, on a stream that goes before the learner's. Between two steps the thread looks
-whether an update is done; then the actors get the new weights, and the next update starts.
+Environments are in groups. In turn: one thread plays all of them, one after another. Between two steps it looks whether an update
+is done; then the actors get the new weights, and the next update starts.
 
 Side by side: every group has a player, a thread that chooses actions, sends them and waits for what they bring, again and again.
 While one waits for its environments or for a GPU, the others go on. Whoever asks for updates starts them and waits for them.
@@ -12,7 +11,6 @@ import copy
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean
 
@@ -22,25 +20,12 @@ from rfwp.errors import InvalidInput
 from rfwp.models import Agent
 from rfwp.rl.learner import Learned, Learner
 from rfwp.rl.players import GroupPlayer
-from rfwp.rl.unroll import Actor, Unroll
+from rfwp.rl.rows import Row, RowActor, Store
 from rfwp.rl.updates import Updates
 from rfwp.tasks.environments import Episode
 
-MakeActor = Callable[[Agent, int], Actor]
-"""The actor of group g with this agent; it skips g T / groups steps, so that the groups' unrolls end one after another."""
-
-
-@dataclass(eq=False)
-class Waiting:
-    """Rows of an unroll that nobody has learned from yet, from its first step on; `full` after its last one."""
-
-    unroll: Unroll
-    start: int = 0
-    full: bool = False
-
-    @property
-    def rows(self) -> int:
-        return len(self.unroll.action) - self.start
+MakeActor = Callable[[Agent, int], RowActor]
+"""The actor of a group with this agent."""
 
 
 class Free:
@@ -48,9 +33,9 @@ class Free:
 
     >>> for metrics, episodes in Free(learner, make_actor, groups=2, rows=32).run(): ...
 
-    Actors have a copy of the agent that is renewed after each update, in the middle of an unroll too: every step knows how old
-    its weights are. Unrolls are learned from in the order in which they began, and a group begins one only if all its steps will
-    be at most max_lag updates old then.
+    Every environment fills unrolls of its own, rows of one store. Actors have a copy of the agent that is renewed after each
+    update, in the middle of a row too: every step knows how old its weights are. Rows are learned from in the order in which
+    they began, and one begins only if all its steps will be at most max_lag updates old then.
     `side_by_side`: a thread for each group, which `close` ends.
     """
 
@@ -74,20 +59,23 @@ class Free:
         for agent in (learner.agent, self.acting) if compile_stem else ():
             agent.stem.compile(fullgraph=True, dynamic=False)
         self._renewed = [p.detach() for p in self.acting.parameters()], [p.detach() for p in learner.parameters]
+        self._most = (learner.config.max_lag + 1) * rows
         if gpu:
             torch.cuda.synchronize(self.device)
         with self._on_stream():
             self.actors = [make_actor(self.acting, group) for group in range(groups)]
+            check_lag(sum(actor.environment.n for actor in self.actors), rows, learner.config.max_lag)
+            example = self.actors[0].example
+            self.store = Store(example, self._most)
             for actor in self.actors:
-                actor.keep(rows)
-        self.environments = sum(actor.environment.n for actor in self.actors)
-        check_lag(self.environments, rows, learner.config.max_lag)
-        self.updates = Updates(learner, self.actors[0].next.empty(rows), record=record)
+                actor.write_to(self.store)
+        self.updates = Updates(learner, example.empty(rows), record=record)
         # what was made here is used on other streams
         if gpu:
             torch.cuda.synchronize(self.device)
         self._set_version()
-        self._waiting: list[Waiting] = []
+        # rows that nobody has learned from yet, in the order in which they began
+        self._waiting: list[Row] = []
         self._episodes: list[Episode] = []
         self._lag: dict[str, float] = {}
         # whoever holds it may change what is below, the actors' weights, and what the stream gets next
@@ -141,18 +129,16 @@ class Free:
         finally:
             self.close()
 
-    def _play(self, actor: Actor) -> bool:
+    def _play(self, actor: RowActor) -> bool:
         """One step of a group, as soon as there is room for it; False: it was the last."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or actor.t != 0 or self._has_room(actor))
+            self._changed.wait_for(lambda: self._closing or not self._must_wait(actor))
             if self._closing:
                 return False
-            self._choose(actor)
+            if self._choose(actor):
+                self._changed.notify_all()
         actor.send()
         actor.receive()
-        with self._changed:
-            if self._note(actor):
-                self._changed.notify_all()
         return True
 
     def _fail(self, error: BaseException) -> None:
@@ -164,19 +150,17 @@ class Free:
     # --- In turn ---
 
     def _run_in_turn(self) -> Learned:
-        playing: set[Actor] = set()
+        playing: set[RowActor] = set()
         while True:
             for actor in self.actors:
                 if actor in playing:
                     actor.receive()
-                    self._note(actor)
-                    playing.remove(actor)
-                if actor.t != 0 or self._has_room(actor):
-                    self._choose(actor)
-                    actor.send()
-                    playing.add(actor)
-                assert playing or self.updates.running or self._enough, "actors wait for a learner that waits for them"
-                yield from self._learn(wait=not playing)
+                while self._must_wait(actor) and not self._ended:
+                    yield from self._learn(wait=True)
+                self._choose(actor)
+                actor.send()
+                playing.add(actor)
+                yield from self._learn()
                 if self._ended:
                     return
 
@@ -194,28 +178,32 @@ class Free:
 
     # --- Acting ---
 
-    def _choose(self, actor: Actor) -> None:
-        if actor.t == 0:
-            self._waiting.append(Waiting(actor.next))
+    def _choose(self, actor: RowActor) -> bool:
+        """Whether rows are full now."""
         with self._on_stream():
-            actor.choose()
+            full = actor.choose(lambda: self._begin(actor.version))
+        self._episodes += actor.environment.finished()
+        return bool(full)
 
-    def _note(self, actor: Actor) -> bool:
-        """Whether that was the last step of an unroll."""
-        with self._on_stream():
-            unroll = actor.note()
-        if unroll is None:
-            return False
-        next(waiting for waiting in self._waiting if waiting.unroll is unroll).full = True
-        self._episodes += unroll.episodes
-        return True
+    def _begin(self, version: int) -> Row | None:
+        """The next row, if all that will be learned before it and with it makes at most max_lag updates more."""
+        if not self._room:
+            return None
+        row = self.store.begin(version)
+        self._waiting.append(row)
+        return row
 
-    def _has_room(self, actor: Actor) -> bool:
-        """Its place is free, and all that will be learned before the last of its rows makes at most max_lag updates."""
-        if any(waiting.unroll is actor.next for waiting in self._waiting):
-            return False
-        before = sum(waiting.rows for waiting in self._waiting) + self.rows * self.updates.running
-        return before + actor.environment.n <= (self.learner.config.max_lag + 1) * self.rows
+    @property
+    def _room(self) -> int:
+        """Rows that may begin now."""
+        return self._most - len(self._waiting) - self.rows * self.updates.running
+
+    def _must_wait(self, actor: RowActor) -> bool:
+        """Rows that it wants to begin have no room, and the learner is about to make some.
+
+        Who would wait for a learner that waits for him plays on without a row; it can, for example, have the oldest one.
+        """
+        return actor.beginners > self._room and (self.updates.running or self._enough)
 
     # --- Learning ---
 
@@ -231,22 +219,15 @@ class Free:
 
     @property
     def _enough(self) -> bool:
-        return sum(waiting.rows for waiting in takewhile(lambda waiting: waiting.full, self._waiting)) >= self.rows
+        return sum(1 for _ in takewhile(lambda row: row.full, self._waiting)) >= self.rows
 
     def _fill(self) -> None:
         """Move the rows that have waited longest into the learner's batch."""
-        filled, ages, places = 0, [], self.updates.batch.tensors()
-        while filled < self.rows:
-            waiting = self._waiting[0]
-            n = min(self.rows - filled, waiting.rows)
-            for place, tensor in zip(places, waiting.unroll.tensors(), strict=True):
-                place[filled : filled + n].copy_(tensor[waiting.start : waiting.start + n])
-            versions = waiting.unroll.versions
-            ages.append((n, self.learner.updates - fmean(versions), self.learner.updates - min(versions)))
-            filled, waiting.start = filled + n, waiting.start + n
-            if not waiting.rows:
-                self._waiting.pop(0)
-        self._lag = {"lag": sum(n * mean for n, mean, _ in ages) / self.rows, "lag_max": float(max(most for *_, most in ages))}
+        rows, self._waiting = self._waiting[: self.rows], self._waiting[self.rows :]
+        self.store.move(rows, self.updates.batch)
+        now = self.learner.updates
+        oldest = now - min(row.first_version for row in rows)
+        self._lag = {"lag": now - fmean(row.mean_version for row in rows), "lag_max": float(oldest)}
 
     def _renew(self) -> None:
         """The actors get the learner's weights; the next update starts after this."""

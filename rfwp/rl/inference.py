@@ -14,8 +14,8 @@ from rfwp.train.step import WARM_UP
 class Inference:
     """a ~ softmax(logits),  logits and the next state = agent.step(observation, reward, state, done)
 
-    Observation, reward and done (N, ...) are read where they were at the start; `action` (N,) and `logits` (N, actions) stay
-    where they are; `state` goes on from call to call. Noise is drawn for `total` environments, of which these are
+    Observation, reward and done (N, ...) are read where they were at the start; `action`, `value` (N,) and `logits` (N, actions)
+    stay where they are; `state` goes on from call to call. Noise is drawn for `total` environments, of which these are
     numbers first, first + 1, ...: so a set of environments acts the same however it is split over processes.
     """
 
@@ -31,7 +31,6 @@ class Inference:
         first: int = 0,
         total: int | None = None,
         autocast: bool = False,
-        record: bool = False,
     ):
         self.agent, self.greedy, self.autocast = agent, greedy, autocast
         self.observation, self.reward, self.done = observation, reward, done
@@ -41,10 +40,9 @@ class Inference:
         self._mine = self._noise[first : first + N]
         self.action = torch.zeros(N, dtype=torch.int64, device=device)
         self.logits = torch.zeros(N, actions, dtype=agent.value.weight.dtype, device=device)
+        self.value = torch.zeros_like(self.logits[:, 0])
         self.state = self._zero_state()
         self._graph: torch.cuda.CUDAGraph | None = None
-        if record:
-            self._record()
 
     @torch.no_grad()
     def __call__(self) -> None:
@@ -57,9 +55,13 @@ class Inference:
             self.state = self._step()
 
     def _step(self) -> Any:
+        return self._act(self.state)
+
+    def _act(self, state: Any) -> Any:
         with torch.autocast(self.observation.device.type, torch.bfloat16, enabled=self.autocast):
-            output, state = self.agent.step(self.observation, self.reward, self.state, self.done)
+            output, state = self.agent.step(self.observation, self.reward, state, self.done)
         self.logits.copy_(output.logits)
+        self.value.copy_(output.value)
         # the largest of logits with Gumbel noise is a sample of their softmax
         noisy = self.logits if self.greedy else self.logits - self._mine.log()
         torch.argmax(noisy, -1, out=self.action)
@@ -73,8 +75,11 @@ class Inference:
         return map_state(torch.zeros_like, state)
 
     @torch.no_grad()
-    def _record(self) -> None:
-        """The recording reads and writes the state in its place; the steps that warm up leave nothing behind."""
+    def record(self) -> None:
+        """From now on a call replays a CUDA graph, which reads and writes the state in its place.
+
+        The steps that warm up leave nothing behind.
+        """
         stream = torch.cuda.current_stream(self.observation.device)
         for _ in range(WARM_UP):
             copy_state(self.state, self._step())

@@ -5,22 +5,22 @@ from collections.abc import Callable
 
 import torch
 
-from rfwp.rl.unroll import Actor
+from rfwp.rl.rows import RowActor
 
 
 class GroupPlayer(threading.Thread):
     """Calls play(actor) until that says False; `fail` gets what it raises."""
 
-    def __init__(self, actor: Actor, play: Callable[[Actor], bool], fail: Callable[[BaseException], None]):
+    def __init__(self, actor: RowActor, play: Callable[[RowActor], bool], fail: Callable[[BaseException], None]):
         # a process that ends without `close` does not wait for it
         super().__init__(name="player", daemon=True)
         self.actor, self.play, self.fail = actor, play, fail
 
     def run(self) -> None:
         try:
-            if self.actor.device.type == "cuda":
+            if self.actor.staging.device.type == "cuda":
                 # every thread begins with the first one
-                torch.cuda.set_device(self.actor.device)
+                torch.cuda.set_device(self.actor.staging.device)
             while self.play(self.actor):
                 pass
         except BaseException as error:

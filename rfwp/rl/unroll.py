@@ -3,15 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rfwp.errors import InvalidInput
 from rfwp.layers.state import flat, map_state
 from rfwp.models import Agent
 from rfwp.rl.inference import Inference
-from rfwp.tasks.environments import Episode, Step, VectorEnvironment
+from rfwp.rl.staging import Staging, check_actions
+from rfwp.tasks.environments import Episode, VectorEnvironment
 
 
 @dataclass(eq=False)
@@ -61,18 +60,22 @@ class Unroll:
         return Unroll(*parts, state=map_state(room, self.state))
 
 
+def room_for(N: int, T: int, inference: Inference) -> Unroll:
+    """An unroll of what goes through there."""
+    seen = inference.observation, inference.reward, inference.done
+    observation, reward, done = (t.new_empty(N, T + 1, *t.shape[1:]) for t in seen)
+    action, logits = (t.new_empty(N, T, *t.shape[1:]) for t in (inference.action, inference.logits))
+    return Unroll(observation, reward, done, action, logits, map_state(torch.clone, inference.state))
+
+
 class Actor:
-    """Steps environments with an agent and fills unrolls.
+    """Steps environments with an agent and fills unrolls of all of them.
 
     >>> actor = Actor(agent, environment, steps=50, seed=1)
     >>> unroll = actor.collect()        # stays as it is until the call of `collect` after the next
 
     The agent is used as it is at each step; whoever changes its weights sets `version`. The core's state goes on
-    from unroll to unroll and is reset where an episode ended. `act` and `observe` are the two halves of a step, for
-    whoever has something to do while the environments work; each has two halves of its own, for whoever has something to do
-    while the device or the environments are waited for. Actions are sampled, or with `greedy` the most probable.
-    The first `skip` steps are in no unroll. With `record`, on a GPU, choosing actions is one CUDA graph.
-    `blocking`: whoever waits there for actions leaves its core to others, and wakes up a little later.
+    from unroll to unroll and is reset where an episode ended. Actions are sampled, or with `greedy` the most probable.
     `first` and `total`: these environments are numbers first, first + 1, ... of a larger set, see `Inference`.
     """
 
@@ -84,133 +87,37 @@ class Actor:
         *,
         seed: int = 0,
         greedy: bool = False,
-        skip: int = 0,
         first: int = 0,
         total: int | None = None,
         autocast: bool = False,
-        record: bool = False,
-        blocking: bool = False,
     ):
-        if steps < 1:
-            raise InvalidInput(f"Actor: steps={steps}; an unroll has at least 1")
-        if environment.actions != agent.config.actions:
-            raise InvalidInput(
-                f"Actor: the environment has {environment.actions} actions but the agent {agent.config.actions}; make them equal"
-            )
+        check_actions(agent, environment, steps)
         self.agent, self.environment, self.steps, self.version = agent, environment, steps, 0
-        self.device = agent.value.weight.device
-        N, pinned = environment.n, self.device.type == "cuda"
-        dtype = torch.from_numpy(np.empty(0, environment.dtype)).dtype
-        # one is enough: reading the actions waits for everything before, so also for the copy from here
-        self._staging = (
-            torch.empty((N, *environment.shape), dtype=dtype, pin_memory=pinned),
-            torch.empty(N, pin_memory=pinned),
-            torch.empty(N, dtype=torch.bool, pin_memory=pinned),
-        )
-        self._chosen = torch.empty(N, dtype=torch.int64, pin_memory=pinned)
-        self._ready = torch.cuda.Event(blocking=blocking) if pinned else None
-        self._now = tuple(torch.empty_like(t, device=self.device) for t in self._staging) if pinned else self._staging
-        self._stage(environment.reset(seed))
-        self._to_device()
+        self.staging = Staging(environment, agent.value.weight.device, environment.reset(seed))
+        observation, reward, done = self.staging.now
         self.inference = Inference(
-            agent, *self._now, seed=seed, greedy=greedy, first=first, total=total, autocast=autocast, record=record
+            agent, observation, reward, done, seed=seed, greedy=greedy, first=first, total=total, autocast=autocast
         )
-        self._unrolls = [self._allocate(), self._allocate()]
-        self.t = -skip
+        self._next, self._last = (room_for(environment.n, steps, self.inference) for _ in range(2))
 
     def collect(self) -> Unroll:
         """The next unroll; there are two in turn, so the one before it can still be in use."""
-        while True:
-            self.act()
-            unroll = self.observe()
-            if unroll is not None:
-                return unroll
-
-    def keep(self, rows: int) -> None:
-        """Room for as many unrolls as can wait for a learner that takes so many rows at once, of any actors, and for one more."""
-        # fewer than `rows` rows wait for more; the first unroll among them may have only one row left
-        while len(self._unrolls) < 2 + (rows - 2) // self.environment.n:
-            self._unrolls.append(self._allocate())
-
-    @property
-    def next(self) -> Unroll:
-        """The one that is being filled, or will be."""
-        return self._unrolls[0]
-
-    def act(self) -> None:
-        """Choose actions for the observation at hand and send them to the environments."""
-        self.choose()
-        self.send()
-
-    def observe(self) -> Unroll | None:
-        """Take what the actions brought; the unroll, if this was its last step."""
-        self.receive()
-        return self.note()
-
-    # --- The halves of act ---
-
-    def choose(self) -> None:
-        """Start to choose actions for the observation at hand; a GPU may still be at it when this returns."""
-        unroll = self.next
-        if self.t == 0:
-            unroll.keep_state(self.inference.state)
-            unroll.versions = []
-            self._write(0)
-        self.inference()
-        # first of all: environments wait for it
-        self._chosen.copy_(self.inference.action, non_blocking=True)
-        if self._ready is not None:
-            self._ready.record(torch.cuda.current_stream(self.device))
-        if self.t >= 0:
-            unroll.action[:, self.t] = self.inference.action
-            unroll.logits[:, self.t] = self.inference.logits
-            unroll.versions.append(self.version)
-
-    def send(self) -> None:
-        """Wait for the actions, and send them to the environments."""
-        if self._ready is not None:
-            self._ready.synchronize()
-        self.environment.send(self._chosen.numpy())
-
-    # --- The halves of observe ---
-
-    def receive(self) -> None:
-        """Wait for what the actions brought."""
-        self._stage(self.environment.recv())
-
-    def note(self) -> Unroll | None:
-        """Write it down; the unroll, if this was its last step."""
-        self._to_device()
-        self.t += 1
-        if self.t > 0:
-            self._write(self.t)
-        if self.t < self.steps:
-            return None
-        unroll = self.next
+        unroll, self._next, self._last = self._next, self._last, self._next
+        unroll.keep_state(self.inference.state)
+        unroll.versions = [self.version] * self.steps
+        self._write(unroll, 0)
+        for t in range(self.steps):
+            self.inference()
+            unroll.action[:, t] = self.inference.action
+            unroll.logits[:, t] = self.inference.logits
+            self.staging.from_device(self.inference.action)
+            self.environment.send(self.staging.actions())
+            self.staging.put(self.environment.recv())
+            self.staging.to_device()
+            self._write(unroll, t + 1)
         unroll.episodes = list(self.environment.finished())
-        # the last observation becomes the first of the next unroll when that begins: until then that one is in use
-        self._unrolls, self.t = [*self._unrolls[1:], unroll], 0
         return unroll
 
-    def _stage(self, step: Step) -> None:
-        for name, place, array in zip(Step._fields, self._staging, step, strict=True):
-            # otherwise it would be repeated until it fits
-            if array.shape != place.shape:
-                raise InvalidInput(f"Actor: the environment's {name} has shape {array.shape}, expected {tuple(place.shape)}")
-            place.numpy()[...] = array
-
-    def _to_device(self) -> None:
-        if self._now is not self._staging:
-            for there, place in zip(self._now, self._staging, strict=True):
-                there.copy_(place, non_blocking=True)
-
-    def _write(self, t: int) -> None:
-        for place, tensor in zip((self.next.observation, self.next.reward, self.next.done), self._now, strict=True):
+    def _write(self, unroll: Unroll, t: int) -> None:
+        for place, tensor in zip((unroll.observation, unroll.reward, unroll.done), self.staging.now, strict=True):
             place[:, t] = tensor
-
-    def _allocate(self) -> Unroll:
-        N, T, actions = self.environment.n, self.steps, self.agent.config.actions
-        observation, reward, done = (t.new_empty(N, T + 1, *t.shape[1:]) for t in self._now)
-        action = torch.empty(N, T, dtype=torch.int64, device=self.device)
-        logits = torch.empty(N, T, actions, dtype=self.agent.value.weight.dtype, device=self.device)
-        return Unroll(observation, reward, done, action, logits, map_state(torch.clone, self.inference.state))

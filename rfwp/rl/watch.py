@@ -45,7 +45,8 @@ class Watched:
     """
 
     def __init__(self, agent: Agent, config: EnvironmentConfig, *, seed: int = 0, greedy: bool = True):
-        self.player = Player(agent, make(config, 1, threads=1), seed, greedy)
+        # not recorded: the agent may be one that keeps a trace of every step, and one game need not be fast
+        self.player = Player(agent, make(config, 1, threads=1), seed, greedy, record=False)
         self._twin: VectorEnvironment | None = None
         environment = self.player.environment
         self.actions = tuple(getattr(environment, "action_names", map(str, range(environment.actions))))

@@ -66,17 +66,24 @@ class Atari:
 
     Where a lost life ends an episode, `finished` reports lives (a game without lives is one life) and whole games.
     `colour`: for people to look at: observations are the screen, (1, 210, 160, 3). The games are the same for the same seed.
+    `parts`: an answer is of the first N / parts games that have one, `rows` says which; the next actions are for these. While
+    they are chosen the emulators go on with the others.
     """
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, config: AtariConfig, n: int, threads: int = 0, first: int = 0, colour: bool = False) -> None:
+    def __init__(
+        self, config: AtariConfig, n: int, threads: int = 0, first: int = 0, colour: bool = False, parts: int = 1
+    ) -> None:
+        if parts < 1 or n % parts:
+            raise InvalidInput(f"{n} environments cannot answer in {parts} equal parts; use a number that divides {n}")
         emulators, games = _ale_py()
         self.config = resolve(config, games)
         self.n, self.first = n, first
+        self.rows = np.arange(n // parts)
         with errors_name(self.config.game):
             choices = _choices(self.config) | (_COLOUR if colour else {})
-            self._emulators = emulators(self.config.game, n, num_threads=threads, **choices)
+            self._emulators = emulators(self.config.game, n, batch_size=len(self.rows), num_threads=threads, **choices)
         names = [action.name for action in self._emulators.ale.get_action_set()]
         self.actions = self.config.actions or len(names)
         if not 1 <= self.actions <= len(names):
@@ -85,49 +92,58 @@ class Atari:
         self.shape: tuple[int, ...] = self._emulators.single_observation_space.shape
         self._fire = names.index("FIRE") if self.config.fire_reset and "FIRE" in names else None
         self._finished: list[Episode] = []
-        self._sent = False
+        self._playing = 0
 
     def reset(self, seed: int) -> Step:
-        if self._sent:
+        while self._playing:
             self.recv()
         with errors_name(self.config.game):
             observation, info = self._emulators.reset(seed=spread_seed(seed, self.n, self.first))
-        self._first_frame = info["frame_number"] - info["episode_frame_number"]
-        self._life_lost = np.zeros(self.n, bool)
+        self._playing = self.n - len(self.rows)
+        self._first_frame = np.zeros(self.n, np.int64)
+        self._new, self._life_lost = np.ones(self.n, bool), np.zeros(self.n, bool)
         self._lives, self._games = Scores(self.n, whole=False), Scores(self.n)
         self._finished = []
-        return Step(observation, np.zeros(self.n, np.float32), np.ones(self.n, bool))
+        return self._answer(observation, np.zeros(len(self.rows)), np.zeros(len(self.rows), bool), info)
 
     def send(self, actions: np.ndarray) -> None:
-        """One action for each environment.
+        """One action for each environment that answered last.
 
         In the first step of a further life the action is FIRE whatever the agent chose, because some games wait for it.
         Differs from the authors' code: no step without action before it, none with the third action after it.
         """
-        check_actions(self.config.game, actions, self.n, self.actions)
+        check_actions(self.config.game, actions, len(self.rows), self.actions)
         if self._fire is not None:
-            actions = np.where(self._life_lost, self._fire, actions)
+            actions = np.where(self._life_lost[self.rows], self._fire, actions)
         with errors_name(self.config.game):
             self._emulators.send(actions.astype(np.int32))
-        self._sent = True
+        self._playing += len(self.rows)
 
     def recv(self) -> Step:
-        assert self._sent, "recv without send"
+        assert self._playing, "recv without send"
         with errors_name(self.config.game):
             observation, reward, terminated, _, info = self._emulators.recv()
-        self._sent = False
-        reward = reward.astype(np.float32)
+        self._playing -= len(self.rows)
+        return self._answer(observation, reward, terminated, info)
+
+    def _answer(self, observation: np.ndarray, reward: np.ndarray, terminated: np.ndarray, info: dict[str, np.ndarray]) -> Step:
+        rows = self.rows = info["env_id"]
+        reward, new = reward.astype(np.float32), self._new[rows]
         # the emulator's end is that of a life or of a game; only a new game begins at another frame
         first_frame = info["frame_number"] - info["episode_frame_number"]
-        over = first_frame != self._first_frame
-        self._first_frame = first_frame
+        over = ~new & (first_frame != self._first_frame[rows])
+        self._first_frame[rows] = first_frame
         # some games show no life left for some frames before they are over; that is one end, not two
-        self._life_lost = terminated & ~over & (info["lives"] > 0)
-        done = over | self._life_lost
+        life_lost = terminated & ~over & (info["lives"] > 0)
+        self._life_lost[rows] = life_lost
+        done = over | life_lost
+        played = ~new
         if self.config.life_loss_ends:
-            self._finished += self._lives.add(reward, done)
-        self._finished += self._games.add(reward, over)
-        return Step(observation, reward, done)
+            self._finished += self._lives.add(reward[played], done[played], rows[played])
+        self._finished += self._games.add(reward[played], over[played], rows[played])
+        # the first observation after `reset` answers no action
+        self._new[rows] = False
+        return Step(observation, reward, done | new)
 
     def finished(self) -> list[Episode]:
         episodes, self._finished = self._finished, []

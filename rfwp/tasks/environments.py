@@ -66,21 +66,28 @@ class Scores:
         self._steps = np.zeros(n, np.int64)
         self._whole = whole
 
-    def add(self, reward: np.ndarray, ended: np.ndarray) -> list[Episode]:
-        """Count one step of all; returns the episodes that it ended."""
-        self._score += reward
-        self._steps += 1
-        rows = np.flatnonzero(ended)
-        episodes = [Episode(float(self._score[row]), int(self._steps[row]), self._whole, int(row)) for row in rows]
-        self._score[rows] = 0
-        self._steps[rows] = 0
+    def add(self, reward: np.ndarray, ended: np.ndarray, rows: np.ndarray | slice = slice(None)) -> list[Episode]:
+        """Count one step of all, or of these rows; returns the episodes that it ended."""
+        self._score[rows] += reward
+        self._steps[rows] += 1
+        over = np.arange(len(self._score))[rows][ended]
+        episodes = [Episode(float(self._score[row]), int(self._steps[row]), self._whole, int(row)) for row in over]
+        self._score[over] = 0
+        self._steps[over] = 0
         return episodes
 
 
-def make(config: EnvironmentConfig, n: int, threads: int = 0, first: int = 0) -> VectorEnvironment:
+def answered(environment: VectorEnvironment) -> np.ndarray:
+    """Which of the N environments the last answer was of: those that answer in parts have `rows`, others answer all together."""
+    rows: np.ndarray | None = getattr(environment, "rows", None)
+    return np.arange(environment.n) if rows is None else rows
+
+
+def make(config: EnvironmentConfig, n: int, threads: int = 0, first: int = 0, parts: int = 1) -> VectorEnvironment:
     """N environments of a config; `threads` is for those that have threads of their own, 0: one a core.
 
     `first`: they are numbers first, first + 1, ... of a larger set, which gives the same episodes for a seed however it is split.
+    `parts`: they answer N / parts at a time, whoever is first; see `Atari`. The others answer all together.
     """
     if n < 1:
         raise InvalidInput(f"{n} environments; use at least 1")
@@ -96,7 +103,7 @@ def make(config: EnvironmentConfig, n: int, threads: int = 0, first: int = 0) ->
     if isinstance(config, AtariConfig):
         from rfwp.tasks.atari import Atari
 
-        return Atari(config, n, threads, first)
+        return Atari(config, n, threads, first, parts=parts)
     if isinstance(config, GymConfig):
         from rfwp.tasks.gym import Gym
 

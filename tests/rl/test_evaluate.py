@@ -128,9 +128,9 @@ def test_state_does_not_pass_from_one_episode_to_the_next():
     states = []
     step = agent.step
 
-    def watched(observation, reward, state, done):
+    def watched(observation, reward, state=None, done=None):
         output, after = step(observation, reward, state, done)
-        if bool(done[0]):
+        if done is not None and bool(done[0]):
             states.append((observation[0].clone(), reward[0].clone(), output.logits[0].clone()))
         return output, after
 

@@ -1,9 +1,11 @@
 import hashlib
+import itertools
 import threading
 import time
 from itertools import takewhile
 from statistics import fmean
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,12 +13,14 @@ from rfwp.config import ImpalaConfig
 from rfwp.errors import InvalidInput
 from rfwp.layers import LSTM
 from rfwp.models import Agent
-from rfwp.rl import Actor, Learner
+from rfwp.rl import Learner
 from rfwp.rl.cores import BusyClock, threads_of_group
 from rfwp.rl.free import Free, check_lag
+from rfwp.rl.rows import RowActor, Store
 from rfwp.rl.updates import Updates
-from rfwp.tasks.environments import make
+from rfwp.tasks.environments import Episode, Step, make
 from tests.rl.fake import CORES, Noise, make_agent
+from tests.rl.tape import on_tape, use_tapes
 from tests.rl.tiny import CATCH, tiny_config
 from tests.tolerances import FLOAT32
 
@@ -29,7 +33,8 @@ def make_free(core, groups=2, n=3, rows=2, unroll=10, side_by_side=False, enviro
     learner = Learner(agent, config)
 
     def make_actor(acting, group):
-        return Actor(acting, environment(n), unroll, seed=group, skip=group * unroll // groups)
+        skip = (group * n + np.arange(n)) * unroll // (groups * n)
+        return RowActor(acting, environment(n), unroll, seed=group, skip=skip)
 
     return Free(learner, make_actor, groups=groups, rows=rows, side_by_side=side_by_side)
 
@@ -47,28 +52,29 @@ def test_with_weights_that_stay_the_learner_sees_the_actors_logits_in_every_batc
 
 
 @WAYS
-def test_batches_hold_every_row_of_every_unroll_once_and_in_order(side_by_side):
-    """Five rows a group in batches of three: a batch may hold the end of one unroll and the beginning of another."""
+def test_batches_hold_every_row_once_and_in_the_order_in_which_they_began(side_by_side):
     free = make_free("feedforward", n=5, rows=3, side_by_side=side_by_side)
-    collected, learned = {}, []
-    choose, note = free._choose, free._note
+    collected, learned, begin, choose = {}, [], free._begin, free._choose
 
-    def first(actor):
-        if actor.t == 0:
-            collected[actor, sum(known is actor for known, _ in collected)] = None
-        choose(actor)
+    def first(version):
+        if (row := begin(version)) is not None:
+            collected[row] = None
+        return row
 
     def last(actor):
-        unroll = actor.next
-        if complete := note(actor):
-            collected[actor, sum(known is actor for known, _ in collected) - 1] = unroll.logits.clone()
-        return complete
+        going_on = [row for row in actor._rows if row is not None]
+        any_full = choose(actor)
+        full = [row for row in going_on if row.full]
+        assert any_full == bool(full)
+        for row in full:
+            collected[row] = free.store.unroll.logits[row.place].clone()
+        return any_full
 
-    free._choose, free._note = first, last
+    free._begin, free._choose = first, last
     for _ in free.run():
         learned.append(free.updates.batch.logits.clone())
     learned = torch.cat(learned)
-    collected = torch.cat(list(takewhile(lambda logits: logits is not None, collected.values())))
+    collected = torch.stack(list(takewhile(lambda logits: logits is not None, collected.values())))
     assert torch.equal(learned, collected[: len(learned)])
 
 
@@ -86,11 +92,116 @@ def test_actors_get_the_new_weights_after_every_update_and_know_their_age(side_b
     assert max(lags) > 0
 
 
-def test_groups_do_not_end_their_unrolls_together():
-    free = make_free("feedforward", groups=2)
-    run = free.run()
-    next(run)
-    assert {actor.t for actor in free.actors} != {free.actors[0].t}
+def test_rows_end_one_after_another():
+    free = make_free("feedforward", n=5, rows=3)
+    next(free.run())
+    assert len({t for actor in free.actors for t in actor._t}) >= 5
+
+
+class InParts(Noise):
+    """Two of them answer at a time, in any order, and never the same two: as emulators do."""
+
+    def reset(self, seed):
+        step = super().reset(seed)
+        self.new, self.given = np.ones(self.n, bool), step.observation
+        self.order, self.actions_of = list(self.random.permutation(self.n)), {}
+        return self.answer()
+
+    def answer(self):
+        self.rows = np.array([self.order.pop(0) for _ in range(2)])
+        return Step(self.given[self.rows], np.zeros(2, np.float32), self.take_new())
+
+    def take_new(self):
+        new, self.new[self.rows] = self.new[self.rows].copy(), False
+        return new
+
+    def send(self, actions):
+        assert len(actions) == 2
+        self.order += list(self.rows)
+        self.actions_of |= dict(zip(self.rows.tolist(), actions, strict=True))
+
+    def recv(self):
+        at = self.random.permutation(len(self.order) - 1)[:2]
+        self.rows = np.array([self.order[i] for i in at])
+        self.order = [row for row in self.order if row not in self.rows]
+        observation = np.zeros((2, *self.shape), np.float32)
+        observation[:, 0] = self.rows
+        observation[:, 1:] = self.random.random((2, self.shape[0] - 1))
+        new = self.take_new()
+        done = new | (self.random.random(2) < 0.1)
+        reward = np.array([0.0 if n else self.actions_of[row] for row, n in zip(self.rows.tolist(), new, strict=True)])
+        self.over += [Episode(1.0, 1, True, int(row)) for row in self.rows[done & ~new]]
+        return Step(observation, reward.astype(np.float32), done)
+
+
+@WAYS
+@pytest.mark.parametrize("core", CORES)
+def test_environments_that_answer_in_parts_fill_rows_of_their_own(core, side_by_side):
+    """The reward of a step is its action, and what is seen names the environment."""
+    free = make_free(core, n=6, rows=4, lr=1e-12, environment=InParts, side_by_side=side_by_side)
+    ended = 0
+    for metrics, episodes in free.run():
+        batch = free.updates.batch
+        output, _ = free.learner.agent(batch.observation, batch.reward, batch.state, batch.done)
+        torch.testing.assert_close(output.logits[:, :-1], batch.logits, **FLOAT32)
+        told = batch.reward[:, 1:] != 0
+        assert torch.equal(batch.reward[:, 1:][told], batch.action[told].float())
+        environment = batch.observation[:, 1:, 0]
+        assert (environment == environment[:, :1]).all()
+        assert metrics["cut"] == 0
+        ended += len(episodes)
+    assert free.learner.updates == 10
+    assert ended > 0
+
+
+def played(core, record):
+    """What is in the store after unrolls that ended and began, and steps that nobody learns from; and where the rows were."""
+    agent = on_tape(make_agent(CORES[core], Noise()))
+    for layer in agent.modules():
+        if isinstance(layer, LSTM):
+            layer.recordable = True
+    actor = RowActor(agent, InParts(6), 4, seed=1, skip=np.arange(6) % 3, record=record)
+    store = Store(actor.example, 20)
+    for tensor in store.unroll.tensors():
+        tensor.zero_()
+    actor.write_to(store)
+    refuse, full = itertools.cycle([True, False, False]), []
+    for _ in range(60):
+        full += actor.choose(lambda: None if next(refuse) or not store._free else store.begin(0))
+        actor.send()
+        actor.receive()
+    return [row.place for row in full], store.unroll.tensors()
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_recorded_actor_writes_what_one_that_is_not_recorded_writes(core, monkeypatch):
+    use_tapes(monkeypatch)
+    places, expected = played(core, record=False)
+    same_places, found = played(core, record=True)
+    assert places == same_places
+    assert len(places) > 12
+    for plain, recorded in zip(expected, found, strict=True):
+        # the last place is for what nobody wants
+        torch.testing.assert_close(recorded[:-1], plain[:-1], **FLOAT32)
+
+
+@WAYS
+def test_steps_without_a_row_are_not_learned_from(side_by_side):
+    """Whoever would wait for a learner that waits for him plays on."""
+    free = make_free("lstm", n=6, rows=4, max_lag=3, environment=InParts, side_by_side=side_by_side, steps=2000)
+    begin, refused = free._begin, []
+
+    def sometimes(version):
+        refused.append(len(refused) % 3 == 0)
+        return None if refused[-1] else begin(version)
+
+    free._begin = sometimes
+    for metrics, _ in free.run():
+        assert metrics["lag_max"] <= 3
+        batch = free.updates.batch
+        environment = batch.observation[:, 1:, 0]
+        assert (environment == environment[:, :1]).all()
+    assert any(refused)
 
 
 def test_a_learner_that_is_slow_makes_actors_wait_until_the_lag_is_bounded(monkeypatch):
@@ -203,9 +314,12 @@ def test_what_counts_as_busy_is_the_time_of_the_threads_that_were_started_meanwh
     assert clock.lap() is not None
 
 
-@pytest.mark.parametrize(("cores", "groups", "threads"), [(14, 1, 14), (14, 2, 14), (14, 3, 10), (14, 4, 7), (1, 2, 1)])
-def test_groups_have_two_threads_a_core_together(cores, groups, threads):
-    assert threads_of_group(cores, groups) == threads
+@pytest.mark.parametrize(
+    ("cores", "groups", "alone", "in_parts"), [(14, 1, 14, 14), (14, 2, 14, 7), (14, 3, 10, 5), (14, 4, 7, 4), (1, 2, 1, 1)]
+)
+def test_groups_have_two_threads_a_core_together_and_one_if_they_answer_in_parts(cores, groups, alone, in_parts):
+    assert threads_of_group(cores, groups) == alone
+    assert threads_of_group(cores, groups, parts=2) == in_parts
 
 
 def test_more_environments_than_the_lag_allows_are_refused():
@@ -221,7 +335,7 @@ def test_free_mode_learns_to_catch():
     learner = Learner(agent, config)
 
     def make_actor(acting, group):
-        return Actor(acting, make(tiny_config().environment, 16, first=16 * group), 10, seed=1, skip=5 * group)
+        return RowActor(acting, make(tiny_config().environment, 16, first=16 * group), 10, seed=1, skip=5 * group)
 
     scores = []
     for _, episodes in Free(learner, make_actor, groups=2, rows=16).run():

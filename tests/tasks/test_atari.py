@@ -10,7 +10,7 @@ import pytest
 from rfwp.config import AtariConfig
 from rfwp.errors import InvalidInput, UnknownName
 from rfwp.tasks.atari import PAPER_CODE, PAPER_GAMES, Atari, resolve
-from rfwp.tasks.environments import Episode, make
+from rfwp.tasks.environments import Episode, answered, make
 
 GAMES = [*PAPER_GAMES, "breakout"]
 
@@ -48,6 +48,35 @@ def test_the_number_of_threads_changes_nothing():
         atari.close()
     np.testing.assert_array_equal(*played)
     assert not np.array_equal(*played[0])
+
+
+def played_by(parts, steps=150, n=4):
+    """By environment: what it saw, its rewards and ends, with actions that follow from its number and its clock alone."""
+    atari = make(AtariConfig("breakout"), n, 2, 0, parts)
+    seen, step = [[] for _ in range(n)], atari.reset(seed=3)
+    while min(map(len, seen)) < steps:
+        for i, row in enumerate(answered(atari)):
+            seen[row].append((step.observation[i].copy(), float(step.reward[i]), bool(step.done[i])))
+        atari.send(np.array([(len(seen[row]) * (row + 2)) % atari.actions for row in answered(atari)]))
+        step = atari.recv()
+    episodes = atari.finished()
+    # with actions under way
+    assert atari.reset(seed=4).done.all()
+    atari.close()
+    return [row[:steps] for row in seen], episodes
+
+
+def test_games_that_answer_in_parts_are_the_same_games():
+    together, lives = played_by(parts=1)
+    in_parts, _ = played_by(parts=2)
+    for row, same in zip(together, in_parts, strict=True):
+        for (observation, *rest), (found, *others) in zip(row, same, strict=True):
+            np.testing.assert_array_equal(found, observation)
+            assert others == rest
+    assert len({sum(reward for _, reward, _ in row) for row in together}) > 1
+    assert lives
+    with pytest.raises(InvalidInput, match="4 environments cannot answer in 3 equal parts"):
+        make(AtariConfig("pong"), 4, 2, 0, 3)
 
 
 def test_size_of_the_observation_is_a_choice():
@@ -106,6 +135,7 @@ def test_no_life_left_before_the_game_is_over_is_one_end_and_not_two():
         for lives, terminated, started in ((1, True, 0), (0, True, 0), (0, False, 0), (3, True, 99)):
             frames = np.array([first_frame + started + 5]), np.array([5])
             info = {"lives": np.array([lives]), "frame_number": frames[0], "episode_frame_number": frames[1]}
+            info["env_id"] = np.array([0])
             yield np.zeros((1, 4, 84, 84), np.uint8), np.array([1]), np.array([terminated]), np.array([False]), info
 
     answer = answers()

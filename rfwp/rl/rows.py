@@ -1,0 +1,185 @@
+"""Acting in free mode: every environment fills unrolls of its own, each a row of one store on the learner's device."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rfwp.layers.state import flat, map_state
+from rfwp.models import Agent
+from rfwp.rl.inference import Inference
+from rfwp.rl.staging import Staging, check_actions
+from rfwp.rl.unroll import Unroll, room_for
+from rfwp.tasks.environments import VectorEnvironment, answered
+
+
+@dataclass(eq=False)
+class Row:
+    """The unroll of one environment, in its place in the store. Versions: of its steps, the updates that acting weights had."""
+
+    place: int
+    first_version: int
+    mean_version: float = 0.0
+    full: bool = False
+
+
+class Store:
+    """Places for rows of T steps, and one place more, `nowhere`, for what nobody will learn from."""
+
+    def __init__(self, example: Unroll, places: int):
+        self.unroll, self.nowhere = example.empty(places + 1), places
+        self._free = list(range(places))
+
+    def begin(self, version: int) -> Row:
+        """A row of an environment that acts with weights of this version now."""
+        return Row(self._free.pop(), version)
+
+    def move(self, rows: list[Row], batch: Unroll) -> None:
+        """Into a learner's batch; their places are free then."""
+        device, places = self.unroll.action.device, [row.place for row in rows]
+        index = torch.tensor(places, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+        for there, here in zip(batch.tensors(), self.unroll.tensors(), strict=True):
+            torch.index_select(here, 0, index, out=there)
+        self._free += places
+
+
+class RowInference(Inference):
+    """Actions for the environments that answered; what they saw and do goes into the store.
+
+    The state is that of all N environments. `where` holds, for each answer, the environment, the place and the step that its
+    observation ends, the place and the step that it begins, and the place for the state if it is the first of a row.
+    """
+
+    ENVIRONMENT, ENDS, ENDS_AT, BEGINS, BEGINS_AT, KEEPS = range(6)
+
+    def __init__(self, agent: Agent, n: int, *now: Tensor, **options: Any):
+        super().__init__(agent, *now, **options)
+        self.state = map_state(lambda s: s.new_zeros(n, *s.shape[1:]), self.state)
+        self.where = torch.zeros(6, len(self.action), dtype=torch.int64, device=self.action.device)
+
+    def write_to(self, store: Store) -> None:
+        self.store = store.unroll
+        # steps that warm up leave nothing behind
+        self.where[[self.ENDS, self.BEGINS, self.KEEPS]] = store.nowhere
+
+    def _step(self) -> Any:
+        environment, ends, ends_at, begins, begins_at, keeps = self.where
+        store, now = self.store, (self.observation, self.reward, self.done)
+        for place, tensor in zip((store.observation, store.reward, store.done), now, strict=True):
+            place[ends, ends_at] = tensor
+            place[begins, begins_at] = tensor
+        state = map_state(lambda s: s[environment], self.state)
+        for place, tensor in zip(flat(store.state), flat(state), strict=True):
+            place[keeps] = tensor
+        state = self._act(state)
+        store.action[begins, begins_at] = self.action
+        store.logits[begins, begins_at] = self.logits
+        for place, tensor in zip(flat(self.state), flat(state), strict=True):
+            place[environment] = tensor
+        return self.state
+
+
+class RowActor:
+    """Steps environments with an agent; those that answered get actions, and rows are filled with what they see and do.
+
+    >>> actor = RowActor(agent, environment, steps=50, seed=1)
+    >>> actor.write_to(Store(actor.example, places=64))
+    >>> full = actor.choose(begin)     # rows that ended with the last observations
+    >>> actor.send()
+    >>> actor.receive()
+
+    The agent is used as it is at each step; whoever changes its weights sets `version`. The core's state goes on from row to row
+    and is reset where an episode ended. The first `skip` steps of an environment are in no row: an array (N,).
+    With `record`, on a GPU, choosing actions is one CUDA graph. `blocking`: whoever waits for actions leaves its core to others.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        environment: VectorEnvironment,
+        steps: int,
+        *,
+        skip: np.ndarray | int = 0,
+        seed: int = 0,
+        autocast: bool = False,
+        record: bool = False,
+        blocking: bool = False,
+    ):
+        check_actions(agent, environment, steps)
+        self.agent, self.environment, self.steps, self.version = agent, environment, steps, 0
+        self.staging = Staging(environment, agent.value.weight.device, environment.reset(seed), blocking)
+        self.inference = RowInference(agent, environment.n, *self.staging.now, seed=seed, autocast=autocast)
+        self._record = record
+        n = environment.n
+        self._rows: list[Row | None] = [None] * n
+        self._t = np.zeros(n, np.int64) - skip - 1
+        self._versions = np.zeros(n, np.int64)
+        self._where = torch.zeros_like(self.inference.where, device="cpu", pin_memory=self.staging.pinned)
+
+    @property
+    def example(self) -> Unroll:
+        """An unroll with the shapes that rows have."""
+        return room_for(1, self.steps, self.inference)
+
+    def write_to(self, store: Store) -> None:
+        self._nowhere = store.nowhere
+        self._places = np.full(self.environment.n, store.nowhere)
+        self.inference.write_to(store)
+        if self._record:
+            self.inference.record()
+
+    @property
+    def beginners(self) -> int:
+        """How many of those that answered last have no row to go on with."""
+        rows = answered(self.environment)
+        t, idle = self._t[rows] + 1, self._places[rows] == self._nowhere
+        return int(np.where(idle, t >= 0, t == self.steps).sum())
+
+    def choose(self, begin: Callable[[], Row | None]) -> list[Row]:
+        """Start to choose actions; a GPU may still be at it when this returns. Rows that are full now.
+
+        An environment that gets no row from `begin` plays on, and nobody will learn from that.
+        """
+        rows, where = answered(self.environment), self._where.numpy()
+        self._t[rows] += 1
+        where[RowInference.ENVIRONMENT] = rows
+        where[RowInference.ENDS], where[RowInference.ENDS_AT] = self._now(rows)
+        full = [self._end(row) for row in rows[(self._places[rows] != self._nowhere) & (self._t[rows] == self.steps)]]
+        for row in rows[(self._places[rows] == self._nowhere) & (self._t[rows] >= 0)]:
+            self._begin(row, begin())
+        where[RowInference.BEGINS], where[RowInference.BEGINS_AT] = self._now(rows)
+        first = where[RowInference.BEGINS_AT] == 0
+        where[RowInference.KEEPS] = np.where(first, where[RowInference.BEGINS], self._nowhere)
+        self._versions[rows] += self.version
+        self.staging.to_device()
+        self.inference.where.copy_(self._where, non_blocking=True)
+        self.inference()
+        self.staging.from_device(self.inference.action)
+        return full
+
+    def send(self) -> None:
+        """Wait for the actions, and send them to the environments."""
+        self.environment.send(self.staging.actions())
+
+    def receive(self) -> None:
+        """Wait for what the actions brought."""
+        self.staging.put(self.environment.recv())
+
+    def _now(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        places = self._places[rows]
+        return places, np.where(places == self._nowhere, 0, self._t[rows])
+
+    def _begin(self, environment: int, row: Row | None) -> None:
+        if row is not None:
+            self._rows[environment], self._places[environment] = row, row.place
+            self._t[environment] = self._versions[environment] = 0
+
+    def _end(self, environment: int) -> Row:
+        row = self._rows[environment]
+        assert row is not None
+        row.full, row.mean_version = True, self._versions[environment] / self.steps
+        self._rows[environment], self._places[environment], self._t[environment] = None, self._nowhere, 0
+        return row
