@@ -1,5 +1,6 @@
 """Choosing actions for N environments: one step of an agent in fixed memory, replayed as a CUDA graph where that is asked for."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -80,15 +81,19 @@ class Inference:
 
         The steps that warm up leave nothing behind.
         """
-        stream = torch.cuda.current_stream(self.observation.device)
-        for _ in range(WARM_UP):
-            copy_state(self.state, self._step())
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            copy_state(self.state, self._step())
+        self._graph = recorded(lambda: copy_state(self.state, self._step()), self.observation.device)
         for tensor in flat(self.state):
             tensor.zero_()
-        self._graph = graph
+
+
+def recorded(run: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
+    """As a CUDA graph, on the current stream, which is not the default one; it is run a few times before."""
+    for _ in range(WARM_UP):
+        run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream(device), capture_error_mode="thread_local"):
+        run()
+    return graph
 
 
 def copy_state(place: Any, state: Any) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rfwp.layers.state import flat, map_state
 from rfwp.models import Agent
-from rfwp.rl.inference import Inference
+from rfwp.rl.inference import Inference, recorded
 from rfwp.rl.staging import Staging, check_actions
 from rfwp.rl.unroll import Unroll, room_for
 from rfwp.tasks.environments import VectorEnvironment, answered
@@ -47,10 +47,11 @@ class Store:
 
 
 class RowInference(Inference):
-    """Actions for the environments that answered; what they saw and do goes into the store.
+    """Actions for the environments that answered; `write` puts what they saw and do into the store.
 
     The state is that of all N environments. `where` holds, for each answer, the environment, the place and the step that its
     observation ends, the place and the step that it begins, and the place for the state if it is the first of a row.
+    Environments wait for actions, nobody waits for what is written, so these are two.
     """
 
     ENVIRONMENT, ENDS, ENDS_AT, BEGINS, BEGINS_AT, KEEPS = range(6)
@@ -59,27 +60,41 @@ class RowInference(Inference):
         super().__init__(agent, *now, **options)
         self.state = map_state(lambda s: s.new_zeros(n, *s.shape[1:]), self.state)
         self.where = torch.zeros(6, len(self.action), dtype=torch.int64, device=self.action.device)
+        self._writing: torch.cuda.CUDAGraph | None = None
 
     def write_to(self, store: Store) -> None:
         self.store = store.unroll
         # steps that warm up leave nothing behind
         self.where[[self.ENDS, self.BEGINS, self.KEEPS]] = store.nowhere
 
+    def record(self) -> None:
+        super().record()
+        self._writing = recorded(self._write, self.where.device)
+
+    def write(self) -> None:
+        """Of the last call: observations, rewards, ends, actions and logits; the state before it is there already."""
+        if self._writing is not None:
+            self._writing.replay()
+        else:
+            self._write()
+
     def _step(self) -> Any:
-        environment, ends, ends_at, begins, begins_at, keeps = self.where
+        environment, keeps = self.where[self.ENVIRONMENT], self.where[self.KEEPS]
+        state = map_state(lambda s: s[environment], self.state)
+        for place, tensor in zip(flat(self.store.state), flat(state), strict=True):
+            place[keeps] = tensor
+        for place, tensor in zip(flat(self.state), flat(self._act(state)), strict=True):
+            place[environment] = tensor
+        return self.state
+
+    def _write(self) -> None:
+        _, ends, ends_at, begins, begins_at, _ = self.where
         store, now = self.store, (self.observation, self.reward, self.done)
         for place, tensor in zip((store.observation, store.reward, store.done), now, strict=True):
             place[ends, ends_at] = tensor
             place[begins, begins_at] = tensor
-        state = map_state(lambda s: s[environment], self.state)
-        for place, tensor in zip(flat(store.state), flat(state), strict=True):
-            place[keeps] = tensor
-        state = self._act(state)
         store.action[begins, begins_at] = self.action
         store.logits[begins, begins_at] = self.logits
-        for place, tensor in zip(flat(self.state), flat(state), strict=True):
-            place[environment] = tensor
-        return self.state
 
 
 class RowActor:
@@ -158,6 +173,7 @@ class RowActor:
         self.inference.where.copy_(self._where, non_blocking=True)
         self.inference()
         self.staging.from_device(self.inference.action)
+        self.inference.write()
         return full
 
     def send(self) -> None:

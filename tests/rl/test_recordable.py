@@ -8,6 +8,7 @@ from rfwp.config import ImpalaConfig
 from rfwp.layers import LSTM
 from rfwp.rl import Actor, Learner
 from rfwp.rl.inference import copy_state
+from rfwp.rl.rows import RowActor, Store
 from rfwp.rl.updates import Updates
 from tests.rl.fake import CORES, Noise, make_agent
 
@@ -42,6 +43,16 @@ def test_choosing_actions_never_looks_at_a_value(core):
     inference = make_actor(core).inference
     with torch.no_grad(), Looked() as looked:
         copy_state(inference.state, inference._step())
+    assert looked.ops == []
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_filling_rows_never_looks_at_a_value(core):
+    actor = RowActor(make_actor(core).agent, Noise(), 6)
+    actor.write_to(Store(actor.example, 4))
+    with torch.no_grad(), Looked() as looked:
+        actor.inference._step()
+        actor.inference._write()
     assert looked.ops == []
 
 
