@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from rfwp.config import to_dict
 from rfwp.errors import InvalidFile
 from rfwp.reproduce.jobs import Job
+from rfwp.rl.cores import SHARED_BY
 
 COMMAND = (sys.executable, "-m", "rfwp.reproduce.worker")
 SHOWN_LINES = 8
@@ -81,4 +82,5 @@ def _job_request(job: Job) -> dict[str, Any]:
 def _environment(at_once: int) -> dict[str, str]:
     """Processes that run together share the cores."""
     share = str(max(1, (os.cpu_count() or 1) // at_once))
-    return {"OMP_NUM_THREADS": share, "TORCHINDUCTOR_COMPILE_THREADS": share, **os.environ, "PYTHONUNBUFFERED": "1"}
+    chosen = {"OMP_NUM_THREADS": share, "TORCHINDUCTOR_COMPILE_THREADS": share, SHARED_BY: str(at_once), **os.environ}
+    return chosen | {"PYTHONUNBUFFERED": "1"}

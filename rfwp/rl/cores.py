@@ -10,10 +10,14 @@ TASKS = Path("/proc/self/task")
 """Where Linux tells of the threads of this process; other systems have no such place."""
 
 
+SHARED_BY = "RFWP_CORES_SHARED_BY"
+"""Variable of the environment: how many trainings run on the cores of this machine at once."""
+
+
 def environment_threads() -> int:
     """Cores for the environments of this process: all but one in eight, which choosing actions and learning need."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cores //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cores //= int(os.environ.get("LOCAL_WORLD_SIZE", "1")) * int(os.environ.get(SHARED_BY, "1"))
     return max(1, cores - max(1, cores // 8))
 
 

@@ -1,5 +1,6 @@
 import hashlib
 import itertools
+import os
 import threading
 import time
 from itertools import takewhile
@@ -14,7 +15,7 @@ from rfwp.errors import InvalidInput
 from rfwp.layers import LSTM
 from rfwp.models import Agent
 from rfwp.rl import Learner
-from rfwp.rl.cores import BusyClock, threads_of_group
+from rfwp.rl.cores import SHARED_BY, BusyClock, environment_threads, threads_of_group
 from rfwp.rl.free import Free, check_lag
 from rfwp.rl.rows import RowActor, Store
 from rfwp.rl.updates import Updates
@@ -320,6 +321,15 @@ def test_what_counts_as_busy_is_the_time_of_the_threads_that_were_started_meanwh
 def test_groups_have_two_threads_a_core_together_and_one_if_they_answer_in_parts(cores, groups, alone, in_parts):
     assert threads_of_group(cores, groups) == alone
     assert threads_of_group(cores, groups, parts=2) == in_parts
+
+
+def test_trainings_that_run_at_once_share_the_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(16))
+    assert environment_threads() == 14
+    monkeypatch.setenv(SHARED_BY, "4")
+    assert environment_threads() == 3
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert environment_threads() == 1
 
 
 def test_more_environments_than_the_lag_allows_are_refused():
