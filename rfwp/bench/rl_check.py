@@ -20,7 +20,7 @@ LIMITS = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 0.1}
 
 def check(config: RLRunConfig, make_trainer: Callable[[RLRunConfig, str], RLTrainer]) -> str:
     """What is wrong, or nothing. A few updates of a small free training whose weights hardly move, then of one that learns."""
-    impala = replace(config.impala, environments=4, groups=2, batch=2, unroll=8, lr=1e-9)
+    impala = replace(config.impala, environments=16, groups=2, batch=8, unroll=8, max_lag=4, lr=1e-9)
     limit = LIMITS[impala.precision]
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(replace(config, impala=impala), folder)

@@ -1,17 +1,22 @@
 """Choosing actions for whoever plays with an agent and does not train it; on a GPU as one CUDA graph."""
 
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from rfwp.errors import InvalidInput
 from rfwp.layers import LSTM
+from rfwp.layers.state import flat
 from rfwp.models import Agent, AgentOutput
+from rfwp.rl.faults import describe
 from rfwp.rl.inference import Inference
 from rfwp.rl.staging import Staging
 from rfwp.tasks.environments import Step, VectorEnvironment
+
+log = logging.getLogger("rfwp")
 
 
 class Choosing:
@@ -28,10 +33,8 @@ class Choosing:
         with self._on_stream():
             self.staging = Staging(environment, self.device, first)
             self.inference = Inference(agent, *self.staging.now, seed=seed, greedy=greedy)
-            # a state that grows is found out by the first step that warms up
-            with recordable(agent), suppress(InvalidInput):
-                if record:
-                    self.inference.record()
+            if record:
+                self._record(agent)
 
     def __call__(self, step: Step) -> tuple[AgentOutput, np.ndarray]:
         self.staging.put(step)
@@ -42,6 +45,20 @@ class Choosing:
         actions = self.staging.actions().copy()
         # the next step writes over it, after these copies: it waits for the caller's stream
         return AgentOutput(self.inference.logits.clone(), self.inference.value.clone()), actions
+
+    def _record(self, agent: Agent) -> None:
+        try:
+            with recordable(agent):
+                self.inference.record()
+        except InvalidInput:
+            # the state grows, as the first step that warms up has found out; it has changed nothing
+            return
+        except RuntimeError as error:
+            log.warning(
+                "an agent cannot be recorded as a CUDA graph (%s); it plays step by step", describe(error)
+            )
+            for tensor in flat(self.inference.state):
+                tensor.zero_()
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:

@@ -55,7 +55,8 @@ class BusyClock:
         """None: environments have no threads, or the system does not tell."""
         if not self._seconds:
             return None
-        for thread in self._seconds:
+        # a copy: environments that failed may just be made anew, in another thread
+        for thread in list(self._seconds):
             self._seconds[thread] = _seconds(thread, self._seconds[thread])
         now = time.monotonic(), sum(self._seconds.values())
         before, self._before = self._before, now

@@ -135,7 +135,7 @@ class Free:
             self._changed.wait_for(lambda: self._closing or not self._must_wait(actor))
             if self._closing:
                 return False
-            if self._choose(actor):
+            if self._choose(actor) and self._enough:
                 self._changed.notify_all()
         actor.send()
         actor.receive()
@@ -187,7 +187,7 @@ class Free:
 
     def _begin(self, version: int) -> Row | None:
         """The next row, if all that will be learned before it and with it makes at most max_lag updates more."""
-        if not self._room:
+        if self._room <= 0:
             return None
         row = self.store.begin(version)
         self._waiting.append(row)

@@ -87,6 +87,25 @@ def test_a_recorded_step_never_looks_at_a_value_and_leaves_the_agent_as_it_was(c
     assert not any(module.recordable for module in agent.modules() if isinstance(module, LSTM))
 
 
+def test_an_agent_that_cannot_be_recorded_plays_step_by_step(monkeypatch, caplog):
+    """A GPU would refuse it while it is recorded, after steps that have changed the state."""
+    environment = Noise()
+    chosen = choosing(make_agent(CORES["lstm"], environment), environment)
+    first = environment.reset(1)
+
+    def refuse():
+        chosen.inference()
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    expected, _ = choosing(make_agent(CORES["lstm"], environment), environment)(first)
+    monkeypatch.setattr(chosen.inference, "record", refuse)
+    with caplog.at_level("WARNING", "rfwp"):
+        chosen._record(chosen.inference.agent)
+    assert "(RuntimeError: operation not permitted when stream is capturing); it plays step by step" in caplog.text
+    found, _ = chosen(first)
+    torch.testing.assert_close(found.logits, expected.logits, **FLOAT32)
+
+
 def test_a_state_that_grows_is_not_recorded_and_played_all_the_same(monkeypatch):
     use_tapes(monkeypatch)
     environment = Noise()
