@@ -54,9 +54,7 @@ class Choosing:
             # the state grows, as the first step that warms up has found out; it has changed nothing
             return
         except RuntimeError as error:
-            log.warning(
-                "an agent cannot be recorded as a CUDA graph (%s); it plays step by step", describe(error)
-            )
+            log.warning("an agent cannot be recorded as a CUDA graph (%s); it plays step by step", describe(error))
             for tensor in flat(self.inference.state):
                 tensor.zero_()
 
