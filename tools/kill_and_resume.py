@@ -70,7 +70,7 @@ def rl_command(device: str, steps: int, folder: Path) -> list[str]:
     return [*run, "--device", device, "--steps", str(steps), "--save-minutes", "0", "--set", *changes.split()]
 
 
-def kill_agents(device: str, kills: int, chance: random.Random, steps: int = 40_000) -> None:
+def kill_agents(device: str, kills: int, chance: random.Random, steps: int = 80_000) -> None:
     """After every kill a whole checkpoint is there that is no older than before; at the end all steps are counted once."""
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "agent"
