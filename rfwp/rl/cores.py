@@ -15,10 +15,10 @@ SHARED_BY = "RFWP_CORES_SHARED_BY"
 
 
 def environment_threads() -> int:
-    """Cores for the environments of this process: all but one in eight, which choosing actions and learning need."""
+    """Cores for the environments of this process: all but one in four, which choosing actions and learning need."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores //= int(os.environ.get("LOCAL_WORLD_SIZE", "1")) * int(os.environ.get(SHARED_BY, "1"))
-    return max(1, cores - max(1, cores // 8))
+    return max(1, cores - max(1, cores // 4))
 
 
 def threads_of_group(cores: int, groups: int, parts: int = 1) -> int:

@@ -9,8 +9,8 @@ While one waits for its environments or for a GPU, the others go on. Whoever ask
 
 import copy
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import takewhile
 from statistics import fmean
 
@@ -53,8 +53,6 @@ class Free:
         self.learner, self.rows, self.device = learner, rows, learner.device
         gpu = self.device.type == "cuda"
         self.side_by_side = side_by_side
-        # before the learner: environments wait for actions, nobody waits for an update
-        self.stream = torch.cuda.Stream(self.device, priority=-1) if gpu else None
         self.acting = copy.deepcopy(learner.agent).requires_grad_(False)
         for agent in (learner.agent, self.acting) if compile_stem else ():
             agent.stem.compile(fullgraph=True, dynamic=False)
@@ -62,15 +60,25 @@ class Free:
         self._most = (learner.config.max_lag + 1) * rows
         if gpu:
             torch.cuda.synchronize(self.device)
-        with self._on_stream():
-            self.actors = [make_actor(self.acting, group) for group in range(groups)]
-            check_lag(sum(actor.environment.n for actor in self.actors), rows, learner.config.max_lag)
-            example = self.actors[0].example
-            self.store = Store(example, self._most)
-            for actor in self.actors:
-                actor.write_to(self.store)
+        self.actors: list[RowActor] = []
+        self._streams: dict[RowActor, torch.cuda.Stream] = {}
+        for group in range(groups):
+            # before the learner: environments wait for actions, nobody waits for an update
+            stream = torch.cuda.Stream(self.device, priority=-1) if gpu else None
+            with torch.cuda.stream(stream):
+                self.actors.append(make_actor(self.acting, group))
+            if stream is not None:
+                self._streams[self.actors[-1]] = stream
+        check_lag(sum(actor.environment.n for actor in self.actors), rows, learner.config.max_lag)
+        example = self.actors[0].example
+        self.store = Store(example, self._most)
         self.updates = Updates(learner, example.empty(rows), record=record)
-        # what was made here is used on other streams
+        # what was made on one stream is used on others
+        if gpu:
+            torch.cuda.synchronize(self.device)
+        for actor in self.actors:
+            with self._on_stream_of(actor):
+                actor.write_to(self.store)
         if gpu:
             torch.cuda.synchronize(self.device)
         self._set_version()
@@ -78,7 +86,7 @@ class Free:
         self._waiting: list[Row] = []
         self._episodes: list[Episode] = []
         self._lag: dict[str, float] = {}
-        # whoever holds it may change what is below, the actors' weights, and what the stream gets next
+        # whoever holds it may change what is below, the actors' weights, and what their streams get next
         self._changed = threading.Condition()
         self._players: list[GroupPlayer] = []
         self._failed: BaseException | None = None
@@ -180,7 +188,7 @@ class Free:
 
     def _choose(self, actor: RowActor) -> bool:
         """Whether rows are full now."""
-        with self._on_stream():
+        with self._on_stream_of(actor):
             full = actor.choose(lambda: self._begin(actor.version))
         self._episodes += actor.environment.finished()
         return bool(full)
@@ -208,9 +216,9 @@ class Free:
     # --- Learning ---
 
     def _start_update(self) -> None:
-        with self._on_stream():
+        with self._between_steps():
             self._fill()
-            self.updates.start()
+        self.updates.start()
 
     def _finish_update(self, metrics: dict[str, float]) -> tuple[dict[str, float], list[Episode]]:
         self._renew()
@@ -231,7 +239,7 @@ class Free:
 
     def _renew(self) -> None:
         """The actors get the learner's weights; the next update starts after this."""
-        with self._on_stream(), torch.no_grad():
+        with self._between_steps(), torch.no_grad():
             torch._foreach_copy_(self._renewed[0], self._renewed[1])
         self._set_version()
 
@@ -239,8 +247,23 @@ class Free:
         for actor in self.actors:
             actor.version = self.learner.updates
 
-    def _on_stream(self) -> AbstractContextManager:
-        return torch.cuda.stream(self.stream)
+    def _on_stream_of(self, actor: RowActor) -> AbstractContextManager:
+        """Groups have streams of their own: while the GPU is at the small steps of one, there is room for those of another."""
+        return torch.cuda.stream(self._streams.get(actor))
+
+    @contextmanager
+    def _between_steps(self) -> Iterator[None]:
+        """On the learner's stream, after the steps that the actors' streams have been given and before the next ones."""
+        learning = self.updates.stream
+        if learning is None:
+            yield
+            return
+        for stream in self._streams.values():
+            learning.wait_stream(stream)
+        with torch.cuda.stream(learning):
+            yield
+        for stream in self._streams.values():
+            stream.wait_stream(learning)
 
 
 def check_lag(environments: int, rows: int, max_lag: int) -> None:

@@ -82,6 +82,9 @@ class Inference:
         The steps that warm up leave nothing behind.
         """
         self._graph = recorded(lambda: copy_state(self.state, self._step()), self.observation.device)
+        self._clear()
+
+    def _clear(self) -> None:
         for tensor in flat(self.state):
             tensor.zero_()
 

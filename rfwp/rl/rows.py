@@ -11,7 +11,7 @@ from torch import Tensor
 from rfwp.layers.state import flat, map_state
 from rfwp.models import Agent
 from rfwp.rl.inference import Inference, recorded
-from rfwp.rl.staging import Staging, check_actions
+from rfwp.rl.staging import Staging, check_fits
 from rfwp.rl.unroll import Unroll, room_for
 from rfwp.tasks.environments import VectorEnvironment, answered
 
@@ -54,48 +54,57 @@ def wide(tensor: Tensor, dim: int) -> Tensor:
 
 
 class RowInference(Inference):
-    """Actions for the environments that answered; `write` puts what they saw and do into the store.
+    """Actions for the environments that answered, from the host and back; `write` puts what they saw and do into the store.
 
-    The state is that of all N environments. `where` holds, for each answer, the environment, the place and the step that its
+    The state is that of all N environments. The answers' notes say, for each, the environment, the place and the step that its
     observation ends, the place and the step that it begins, and the place for the state if it is the first of a row.
-    Environments wait for actions, nobody waits for what is written, so these are two.
+    Environments wait for actions, nobody waits for what is written, so these are two; `write` follows every call.
     """
 
     ENVIRONMENT, ENDS, ENDS_AT, BEGINS, BEGINS_AT, KEEPS = range(6)
+    NOTES = 6
 
-    def __init__(self, agent: Agent, n: int, *now: Tensor, **options: Any):
-        super().__init__(agent, *now, **options)
+    def __init__(self, agent: Agent, n: int, staging: Staging, **options: Any):
+        super().__init__(agent, *staging.now, **options)
+        self.staging, self.where = staging, staging.notes_now
         self.state = map_state(lambda s: s.new_zeros(n, *s.shape[1:]), self.state)
-        self.where = torch.zeros(6, len(self.action), dtype=torch.int64, device=self.action.device)
         self._writing: torch.cuda.CUDAGraph | None = None
 
     def write_to(self, store: Store) -> None:
         self.store = store.unroll
         # steps that warm up leave nothing behind
-        self.where[[self.ENDS, self.BEGINS, self.KEEPS]] = store.nowhere
+        notes = self.staging.notes
+        notes.zero_()
+        notes[[self.ENDS, self.BEGINS, self.KEEPS]] = store.nowhere
 
+    @torch.no_grad()
     def record(self) -> None:
         super().record()
         self._writing = recorded(self._write, self.where.device)
+        self._clear()
 
+    @torch.no_grad()
     def write(self) -> None:
-        """Of the last call: observations, rewards, ends, actions and logits; the state before it is there already."""
+        """Of the last call: the state before it, observations, rewards, ends, actions and logits. The state goes on here, too."""
         if self._writing is not None:
             self._writing.replay()
         else:
             self._write()
 
     def _step(self) -> Any:
-        environment, keeps = self.where[self.ENVIRONMENT], self.where[self.KEEPS]
-        state = map_state(lambda s: s[environment], self.state)
-        for place, tensor in zip(flat(self.store.state), flat(state), strict=True):
-            place[keeps] = tensor
-        for place, tensor in zip(flat(self.state), flat(self._act(state)), strict=True):
-            place[environment] = tensor
+        self.staging.to_device()
+        environment = self.where[self.ENVIRONMENT]
+        self._before = map_state(lambda s: s[environment], self.state)
+        self._after = self._act(self._before)
+        self.staging.take(self.action)
         return self.state
 
     def _write(self) -> None:
-        _, ends, ends_at, begins, begins_at, _ = self.where
+        environment, ends, ends_at, begins, begins_at, keeps = self.where
+        for place, tensor in zip(flat(self.store.state), flat(self._before), strict=True):
+            place[keeps] = tensor
+        for place, tensor in zip(flat(self.state), flat(self._after), strict=True):
+            place[environment] = tensor
         store, now = self.store, (wide(self.observation, 1), self.reward, self.done)
         for place, tensor in zip((wide(store.observation, 2), store.reward, store.done), now, strict=True):
             place[ends, ends_at] = tensor
@@ -130,16 +139,16 @@ class RowActor:
         record: bool = False,
         blocking: bool = False,
     ):
-        check_actions(agent, environment, steps)
+        check_fits(agent, environment, steps)
         self.agent, self.environment, self.steps, self.version = agent, environment, steps, 0
-        self.staging = Staging(environment, agent.value.weight.device, environment.reset(seed), blocking)
-        self.inference = RowInference(agent, environment.n, *self.staging.now, seed=seed, autocast=autocast)
+        device, first = agent.value.weight.device, environment.reset(seed)
+        self.staging = Staging(environment, device, first, blocking=blocking, notes=RowInference.NOTES)
+        self.inference = RowInference(agent, environment.n, self.staging, seed=seed, autocast=autocast)
         self._record = record
         n = environment.n
         self._rows: list[Row | None] = [None] * n
         self._t = np.zeros(n, np.int64) - skip - 1
         self._versions = np.zeros(n, np.int64)
-        self._where = torch.zeros_like(self.inference.where, device="cpu", pin_memory=self.staging.pinned)
 
     @property
     def example(self) -> Unroll:
@@ -165,7 +174,7 @@ class RowActor:
 
         An environment that gets no row from `begin` plays on, and nobody will learn from that.
         """
-        rows, where = answered(self.environment), self._where.numpy()
+        rows, where = answered(self.environment), self.staging.notes.numpy()
         self._t[rows] += 1
         where[RowInference.ENVIRONMENT] = rows
         where[RowInference.ENDS], where[RowInference.ENDS_AT] = self._now(rows)
@@ -176,10 +185,8 @@ class RowActor:
         first = where[RowInference.BEGINS_AT] == 0
         where[RowInference.KEEPS] = np.where(first, where[RowInference.BEGINS], self._nowhere)
         self._versions[rows] += self.version
-        self.staging.to_device()
-        self.inference.where.copy_(self._where, non_blocking=True)
         self.inference()
-        self.staging.from_device(self.inference.action)
+        self.staging.taken()
         self.inference.write()
         return full
 

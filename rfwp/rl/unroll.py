@@ -9,7 +9,7 @@ from torch import Tensor
 from rfwp.layers.state import flat, map_state
 from rfwp.models import Agent
 from rfwp.rl.inference import Inference
-from rfwp.rl.staging import Staging, check_actions
+from rfwp.rl.staging import Staging, check_fits
 from rfwp.tasks.environments import Episode, VectorEnvironment
 
 
@@ -91,7 +91,7 @@ class Actor:
         total: int | None = None,
         autocast: bool = False,
     ):
-        check_actions(agent, environment, steps)
+        check_fits(agent, environment, steps)
         self.agent, self.environment, self.steps, self.version = agent, environment, steps, 0
         self.staging = Staging(environment, agent.value.weight.device, environment.reset(seed))
         observation, reward, done = self.staging.now

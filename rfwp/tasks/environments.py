@@ -70,6 +70,8 @@ class Scores:
         """Count one step of all, or of these rows; returns the episodes that it ended."""
         self._score[rows] += reward
         self._steps[rows] += 1
+        if not ended.any():
+            return []
         over = np.arange(len(self._score))[rows][ended]
         episodes = [Episode(float(self._score[row]), int(self._steps[row]), self._whole, int(row)) for row in over]
         self._score[over] = 0

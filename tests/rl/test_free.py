@@ -325,7 +325,7 @@ def test_groups_have_two_threads_a_core_together_and_one_if_they_answer_in_parts
 
 def test_trainings_that_run_at_once_share_the_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(16))
-    assert environment_threads() == 14
+    assert environment_threads() == 12
     monkeypatch.setenv(SHARED_BY, "4")
     assert environment_threads() == 3
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
