@@ -84,9 +84,11 @@ class Free:
         self._set_version()
         # rows that nobody has learned from yet, in the order in which they began
         self._waiting: list[Row] = []
+        # from when rows are taken for an update until it is finished
+        self._learning = False
         self._episodes: list[Episode] = []
         self._lag: dict[str, float] = {}
-        # whoever holds it may change what is below, the actors' weights, and what their streams get next
+        # whoever holds it may change all of this, the actors' weights, and what their streams get next
         self._changed = threading.Condition()
         self._players: list[GroupPlayer] = []
         self._failed: BaseException | None = None
@@ -125,8 +127,10 @@ class Free:
                         raise self._failed
                     if self._closing:
                         return
-                    self._start_update()
+                    self._fill()
                     self._changed.notify_all()
+                # players go on: a GPU needs a while to be told of an update
+                self.updates.start()
                 self.updates.wait()
                 with self._changed:
                     metrics = self.updates.finish()
@@ -182,7 +186,8 @@ class Free:
                 wait = False
             if self.updates.running or not self._enough or self._ended:
                 return
-            self._start_update()
+            self._fill()
+            self.updates.start()
 
     # --- Acting ---
 
@@ -204,23 +209,19 @@ class Free:
     @property
     def _room(self) -> int:
         """Rows that may begin now."""
-        return self._most - len(self._waiting) - self.rows * self.updates.running
+        return self._most - len(self._waiting) - self.rows * self._learning
 
     def _must_wait(self, actor: RowActor) -> bool:
         """Rows that it wants to begin have no room, and the learner is about to make some.
 
         Who would wait for a learner that waits for him plays on without a row; it can, for example, have the oldest one.
         """
-        return actor.beginners > self._room and (self.updates.running or self._enough)
+        return actor.beginners > self._room and (self._learning or self._enough)
 
     # --- Learning ---
 
-    def _start_update(self) -> None:
-        with self._between_steps():
-            self._fill()
-        self.updates.start()
-
     def _finish_update(self, metrics: dict[str, float]) -> tuple[dict[str, float], list[Episode]]:
+        self._learning = False
         self._renew()
         episodes, self._episodes = self._episodes, []
         return metrics | self._lag | {"steps": float(self.learner.steps)}, episodes
@@ -230,9 +231,11 @@ class Free:
         return sum(1 for _ in takewhile(lambda row: row.full, self._waiting)) >= self.rows
 
     def _fill(self) -> None:
-        """Move the rows that have waited longest into the learner's batch."""
+        """Move the rows that have waited longest into the learner's batch; an update follows."""
+        self._learning = True
         rows, self._waiting = self._waiting[: self.rows], self._waiting[self.rows :]
-        self.store.move(rows, self.updates.batch)
+        with self._between_steps():
+            self.store.move(rows, self.updates.batch)
         now = self.learner.updates
         oldest = now - min(row.first_version for row in rows)
         self._lag = {"lag": now - fmean(row.mean_version for row in rows), "lag_max": float(oldest)}
