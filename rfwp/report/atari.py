@@ -113,15 +113,17 @@ def render_atari(runs: Sequence[Run]) -> Rendered:
         mine = grouped[setting, game, model]
         cells = [_printed(printed[title].get((game, model))) for title in PAPER_TABLES]
         title = find(mine[0].preset).title
-        rows.append([game, title, millions(setting.steps), setting.how, _ours(mine), *cells])
-    header = ["game", "model", "steps here", "settings here", "score here", *(f"paper, {title}" for title in PAPER_TABLES)]
+        rows.append([game, title, millions(setting.steps), setting.how, _in_training(mine), _ours(mine), *cells])
+    header = ["game", "model", "steps here", "settings here", "in training", "score here"]
+    header += [f"paper, {title}" for title in PAPER_TABLES]
     return Rendered("atari", "Atari, scores of tests", header, rows, _notes(runs), sum(map(len, grouped.values())), LEGEND)
 
 
 LEGEND = (
     "Here: one seed, mean ± population standard deviation of the means of the test's runs, as the paper prints it; of several "
     "seeds, mean ± sample standard deviation over them (their number). Steps are agent steps, four frames each. paper_code "
-    "scores lives, standard whole games. The paper's scores are those of far longer trainings."
+    "scores lives, standard whole games. In training: the last 100 of these before it ended, with actions as probable as the "
+    "agent finds them; the test takes the most probable ones. The paper's scores are those of far longer trainings."
 )
 
 
@@ -165,6 +167,12 @@ def _printed(cell: Cell | None) -> str:
     if cell is None or cell.mean is None:
         return "-"
     return f"{cell.mean:,.{cell.digits}f}" + ("" if cell.std is None else f" ± {cell.std:,.{cell.digits}f}")
+
+
+def _in_training(runs: Sequence[Run]) -> str:
+    """Of lives, if these are what the test scores, otherwise of whole games."""
+    summary = summarise(run.metrics.get("return_life", run.metrics.get("return")) for run in runs)
+    return "-" if summary is None else f"{summary.mean:,.1f}"
 
 
 def _ours(runs: Sequence[Run]) -> str:
