@@ -166,24 +166,27 @@ class RowActor:
     def beginners(self) -> int:
         """How many of those that answered last have no row to go on with."""
         rows = answered(self.environment)
-        t, idle = self._t[rows] + 1, self._places[rows] == self._nowhere
-        return int(np.where(idle, t >= 0, t == self.steps).sum())
+        return int(self._begins(self._places[rows], self._t[rows] + 1).sum())
 
     def choose(self, begin: Callable[[], Row | None]) -> list[Row]:
         """Start to choose actions; a GPU may still be at it when this returns. Rows that are full now.
 
         An environment that gets no row from `begin` plays on, and nobody will learn from that.
         """
-        rows, where = answered(self.environment), self.staging.notes.numpy()
+        rows, nowhere, where = answered(self.environment), self._nowhere, self.staging.notes.numpy()
         self._t[rows] += 1
-        where[RowInference.ENVIRONMENT] = rows
-        where[RowInference.ENDS], where[RowInference.ENDS_AT] = self._now(rows)
-        full = [self._end(row) for row in rows[(self._places[rows] != self._nowhere) & (self._t[rows] == self.steps)]]
-        for row in rows[(self._places[rows] == self._nowhere) & (self._t[rows] >= 0)]:
-            self._begin(row, begin())
-        where[RowInference.BEGINS], where[RowInference.BEGINS_AT] = self._now(rows)
-        first = where[RowInference.BEGINS_AT] == 0
-        where[RowInference.KEEPS] = np.where(first, where[RowInference.BEGINS], self._nowhere)
+        places, t = self._places[rows], self._t[rows]
+        at, begins = np.where(places == nowhere, 0, t), self._begins(places, t)
+        full: list[Row] = []
+        where[:] = rows, places, at, places, at, np.full_like(at, nowhere)
+        # most steps are in the middle of all rows
+        if begins.any():
+            full = [self._end(row) for row in rows[begins & (places != nowhere)]]
+            for row in rows[begins]:
+                self._begin(row, begin())
+            begun = self._places[rows]
+            where[RowInference.BEGINS], where[RowInference.BEGINS_AT] = begun, np.where(begins, 0, at)
+            where[RowInference.KEEPS] = np.where(begins, begun, nowhere)
         self._versions[rows] += self.version
         self.inference()
         self.staging.taken()
@@ -198,9 +201,9 @@ class RowActor:
         """Wait for what the actions brought."""
         self.staging.put(self.environment.recv())
 
-    def _now(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        places = self._places[rows]
-        return places, np.where(places == self._nowhere, 0, self._t[rows])
+    def _begins(self, places: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """Which environments, in these places at step t of their rows, want a new row: theirs is full, or they have none."""
+        return np.where(places == self._nowhere, t >= 0, t == self.steps)
 
     def _begin(self, environment: int, row: Row | None) -> None:
         if row is not None:
