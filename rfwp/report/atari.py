@@ -123,7 +123,8 @@ LEGEND = (
     "Here: one seed, mean ± population standard deviation of the means of the test's runs, as the paper prints it; of several "
     "seeds, mean ± sample standard deviation over them (their number). Steps are agent steps, four frames each. paper_code "
     "scores lives, standard whole games. In training: mean of the last 100 of these, with actions drawn from the agent's "
-    "probabilities; the test takes the most probable ones. LT: Linear Transformer. The paper's scores are those of far longer trainings."
+    "probabilities; the test takes the most probable ones. LT: Linear Transformer. "
+    "The paper's scores are those of far longer trainings."
 )
 
 
