@@ -105,6 +105,9 @@ class Free:
             self._changed.notify_all()
         for player in self._players:
             player.join()
+        # a GPU may still be writing into the store
+        for stream in self._streams.values():
+            stream.synchronize()
 
     @property
     def _ended(self) -> bool:
@@ -113,8 +116,8 @@ class Free:
     # --- Side by side ---
 
     def _run_side_by_side(self) -> Learned:
-        if self._closing:
-            raise InvalidInput("Free: its players have ended; it can be run once")
+        if self._closing or self._players:
+            raise InvalidInput("Free: its players have begun already; it can be run once")
         try:
             for actor in self.actors:
                 player = GroupPlayer(actor, self._play, self._fail)
@@ -261,7 +264,8 @@ class Free:
         if learning is None:
             yield
             return
-        for stream in self._streams.values():
+        # the caller's too: it may have looked at the last batch
+        for stream in (*self._streams.values(), torch.cuda.current_stream(self.device)):
             learning.wait_stream(stream)
         with torch.cuda.stream(learning):
             yield

@@ -195,7 +195,8 @@ class RowActor:
 
     def send(self) -> None:
         """Wait for the actions, and send them to the environments."""
-        self.environment.send(self.staging.actions())
+        # a copy: environments may keep them, and where they answer in parts the next ones are chosen meanwhile
+        self.environment.send(self.staging.actions().copy())
 
     def receive(self) -> None:
         """Wait for what the actions brought."""
