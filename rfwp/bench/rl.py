@@ -23,11 +23,14 @@ from rfwp.presets import agent_run
 from rfwp.rl.actors import parts_of_group
 from rfwp.rl.changes import CHOICES, fit
 from rfwp.rl.cores import BusyClock, environment_threads, threads_of_group
+from rfwp.rl.learner import check_impala
 from rfwp.rl.rows import RowActor, Store
+from rfwp.rl.shares import shares
 from rfwp.rl.trainer import RLTrainer
 from rfwp.rl.unroll import Actor
 from rfwp.rl.updates import Updates
 from rfwp.tasks.environments import Step, VectorEnvironment, make
+from rfwp.train.distributed import World
 from rfwp.train.step import WARM_UP
 
 log = logging.getLogger("rfwp")
@@ -150,6 +153,10 @@ def choose(options: RLOptions, device: torch.device) -> list[Setting]:
     )
     if not options.agent:
         raise InvalidInput("--agent needs at least one row of the table atari; leave it away for rdn and lstm")
+    if not options.seconds > 0:
+        raise InvalidInput(f"--seconds {options.seconds:g}; use a positive number")
+    if options.emulators < 0:
+        raise InvalidInput(f"--emulators {options.emulators}; use at least 1, or 0 for all cores but one in four")
     if not options.groups:
         raise InvalidInput("--groups needs at least one number; leave it away for 2 groups")
     stem = ("deep" if gpu else "shallow") if options.stem == "auto" else options.stem
@@ -159,6 +166,9 @@ def choose(options: RLOptions, device: torch.device) -> list[Setting]:
         base = agent_run(name if "/" in name else f"atari/{name}", AtariConfig(options.game))
         changed = replace(impala, precision=precision, groups=groups)
         config = replace(base, agent=replace(base.agent, stem=stem), impala=changed)
+        # what cannot be trained is not timed in part
+        check_impala(changed)
+        shares(config, World(device=device))
         found.append(Setting(name, fit(config), device, options.emulators or environment_threads(), options))
     return found
 

@@ -108,7 +108,7 @@ def _kind(base: AnyRunConfig | None, preset: str, options: TrainOptions, agent: 
         if base is None and agent.recipe != RLOptions().recipe:
             raise InvalidInput(f"--recipe {agent.recipe} is for a new run; {options.resume} keeps its own")
         return rl.kind_of(agent)
-    if agent != RLOptions():
+    if agent != RLOptions() and (config is not None or options.resume is None):
         raise InvalidInput("--game, --env and the like are for agents: rfwp train atari/rdn --game pong; see: rfwp presets atari")
     return lm.KIND if isinstance(config, LanguageRunConfig) else sequences.KIND
 

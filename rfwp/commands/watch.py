@@ -28,6 +28,8 @@ def watch(run: Annotated[Path, tyro.conf.Positional], options: WatchOptions = Wa
     game = watched(load_agent(run, options.device, ConsoleLog(Console(stderr=True))), options)
     if options.frame is None:
         steps = write_video(game.moments(options.seconds), out, game.actions, game.steps_per_s)
+        cut = "" if game.over else f", cut after {steps / game.steps_per_s:g} s: --seconds for more"
     else:
         write_picture(game, out, game.actions, steps := options.frame)
-    console().print(f"score {game.score:g} after {steps} steps -> {out}", soft_wrap=True, highlight=False)
+        cut = ""
+    console().print(f"score {game.score:g} after {steps} steps{cut} -> {out}", soft_wrap=True, highlight=False)

@@ -49,12 +49,12 @@ class AgentJob(Job):
 
 
 class AgentCosts:
-    """How many seconds a job may take: by the speed of finished runs of the same agent, or of any agent, or a guess."""
+    """How many seconds a job may take: by the speed of finished runs of the same agent here, or of any agent, or a guess."""
 
-    def __init__(self, runs: Iterable[Run]):
+    def __init__(self, runs: Iterable[Run], device: str):
         self.speeds: dict[str, list[float]] = {}
         for run in runs:
-            if run.config.get("kind") == "rlrun" and run.seconds > 0:
+            if run.config.get("kind") == "rlrun" and run.seconds > 0 and run.device == device:
                 self.speeds.setdefault(run.preset, []).append(run.config["impala"]["steps"] / run.seconds)
 
     def left(self, job: Job) -> float:
@@ -71,17 +71,18 @@ def agent_jobs(options: ReproduceOptions) -> list[AgentJob]:
         raise InvalidInput("atari needs --steps, the agent steps of each run; the paper's trainings had 200,000,000")
     if not options.seeds:
         raise InvalidInput("no seeds; give at least one: --seeds 1")
-    jobs = []
+    # by folder: a game may have been named twice, in two spellings
+    jobs: dict[Path, AgentJob] = {}
     for game in _several(options.games) or list(PAPER_GAMES):
         for name in _presets(_several(options.models)):
             how = TrainOptions(steps=options.steps, set=options.set, epochs=options.epochs)
             config = changed(agent_run(name, AtariConfig(game), options.recipe), how)
             assert isinstance(config.environment, AtariConfig)
             home = options.runs_folder / f"{name.replace('/', '-')}-{config.environment.game}-{key(config)}"
-            jobs += [
-                AgentJob(replace(config, {"impala.seed": seed}), home / f"seed-{seed}") for seed in dict.fromkeys(options.seeds)
-            ]
-    return jobs
+            for seed in options.seeds:
+                folder = home / f"seed-{seed}"
+                jobs[folder] = AgentJob(replace(config, {"impala.seed": seed}), folder)
+    return list(jobs.values())
 
 
 def finished_line(result: RLResult, folder: Path, device: str, log: Log) -> dict[str, Any]:

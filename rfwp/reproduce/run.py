@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rfwp.build import build
 from rfwp.config import replace
-from rfwp.environment import process_age
+from rfwp.environment import device_name, process_age
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.lm.changes import changed as change_language
 from rfwp.report.records import read_runs
@@ -30,6 +30,8 @@ class Plan:
     jobs: list[Job]
     missing: list[Job]
     costs: Costs | agents.AgentCosts
+    device: str = ""
+    """Its name, where times of others say nothing."""
 
 
 def make_plan(options: ReproduceOptions) -> Plan:
@@ -56,10 +58,10 @@ def make_plan(options: ReproduceOptions) -> Plan:
 
 def _agents_plan(options: ReproduceOptions) -> Plan:
     jobs = agents.agent_jobs(options)
-    find_device(options.device)
+    device = device_name(find_device(options.device))
     runs = read_runs(options.out)
-    costs = agents.AgentCosts(runs)
-    return Plan(list(jobs), sorted(missing(jobs, runs), key=costs.left), costs)
+    costs = agents.AgentCosts(runs, device)
+    return Plan(list(jobs), sorted(missing(jobs, runs), key=costs.left), costs, device)
 
 
 def _change(options: ReproduceOptions) -> Change:
@@ -116,7 +118,8 @@ def reproduce(
 def _costs(plan: Plan, out: Path) -> Costs | agents.AgentCosts:
     """With what was learnt from runs that have finished since."""
     try:
-        return type(plan.costs)(read_runs(out))
+        runs = read_runs(out)
+        return Costs(runs) if isinstance(plan.costs, Costs) else agents.AgentCosts(runs, plan.device)
     except InvalidFile:
         # a worker may be writing its line this very moment, which is no reason to stop the others
         return plan.costs

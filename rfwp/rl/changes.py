@@ -96,11 +96,14 @@ def changed(base: RLRunConfig, options: TrainOptions) -> RLRunConfig:
 
 
 def fit(config: RLRunConfig, keep: set[str] | frozenset[str] = frozenset()) -> RLRunConfig:
-    """Actions and observations of the agent are the environment's, unless they were given; an Atari game has its own name."""
+    """Actions and observations of the agent are the environment's, those that were given too; an Atari game has its own name."""
     environment = make(config.environment, 1, 1)
     environment.close()
     sizes: dict[str, Any] = {"actions": environment.actions} | _observed(environment.shape, config.environment)
-    changes: dict[str, Any] = {f"agent.{name}": size for name, size in sizes.items() if f"agent.{name}" not in keep}
+    for name, size in sizes.items():
+        if f"agent.{name}" in keep and getattr(config.agent, name) != size:
+            raise InvalidInput(f"agent.{name}={getattr(config.agent, name)}, but this environment needs {size}; leave it away")
+    changes: dict[str, Any] = {f"agent.{name}": size for name, size in sizes.items()}
     if isinstance(config.environment, AtariConfig):
         changes["environment.game"] = environment.config.game  # type: ignore[attr-defined]
     fitted: RLRunConfig = replace(config, changes)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 TASKS = Path("/proc/self/task")
 """Where Linux tells of the threads of this process; other systems have no such place."""
 
@@ -16,9 +18,21 @@ SHARED_BY = "RFWP_CORES_SHARED_BY"
 
 def environment_threads() -> int:
     """Cores for the environments of this process: all but one in four, which choosing actions and learning need."""
+    return max(1, _cores() - max(1, _cores() // 4))
+
+
+def torch_threads() -> int:
+    """Threads of PyTorch on a CPU that has environments to play, too: half of the cores, or what was asked for if that is less.
+
+    They wait for each other in a busy loop: with one for every core, whatever else runs there makes all of them slow.
+    """
+    return min(torch.get_num_threads(), max(1, _cores() // 2))
+
+
+def _cores() -> int:
+    """Of this process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cores //= int(os.environ.get("LOCAL_WORLD_SIZE", "1")) * int(os.environ.get(SHARED_BY, "1"))
-    return max(1, cores - max(1, cores // 4))
+    return cores // (int(os.environ.get("LOCAL_WORLD_SIZE", "1")) * int(os.environ.get(SHARED_BY, "1")))
 
 
 def threads_of_group(cores: int, groups: int, parts: int = 1) -> int:

@@ -69,7 +69,7 @@ class Free:
                 self.actors.append(make_actor(self.acting, group))
             if stream is not None:
                 self._streams[self.actors[-1]] = stream
-        check_lag(sum(actor.environment.n for actor in self.actors), rows, learner.config.max_lag)
+        check_lag(sum(actor.environment.n for actor in self.actors), rows, learner.config.max_lag, groups)
         example = self.actors[0].example
         self.store = Store(example, self._most)
         self.updates = Updates(learner, example.empty(rows), record=record)
@@ -273,10 +273,12 @@ class Free:
             stream.wait_stream(learning)
 
 
-def check_lag(environments: int, rows: int, max_lag: int) -> None:
+def check_lag(environments: int, rows: int, max_lag: int, groups: int) -> None:
     """Environments whose unrolls make more updates than max_lag allows would wait for ever."""
-    most = (max_lag + 1) * rows - (rows - 1)
+    most = max_lag * rows + 1
     if environments > most:
+        fewer = f"at most {most // groups * groups}, or " if most >= groups else ""
         raise InvalidInput(
-            f"{environments} environments with {rows} unrolls an update have a lag above max_lag={max_lag}; use at most {most}"
+            f"{environments} environments with {rows} unrolls an update have a lag above max_lag={max_lag}; "
+            f"use {fewer}impala.max_lag={-(-(environments - 1) // rows)}"
         )

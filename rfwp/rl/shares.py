@@ -20,5 +20,5 @@ def shares(config: RLRunConfig, world: World) -> tuple[int, int]:
     if isinstance(core, BlocksConfig) and isinstance(core.layer, AttentionConfig):
         raise InvalidInput("the state of attention grows with time, which free mode has no room for; use impala.mode=lockstep")
     rows, environments = impala.batch // world.size, impala.environments // world.size
-    check_lag(environments, rows, impala.max_lag)
+    check_lag(environments, rows, impala.max_lag, impala.groups)
     return rows, environments

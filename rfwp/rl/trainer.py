@@ -15,7 +15,7 @@ import torch
 from rfwp.config import RLRunConfig
 from rfwp.errors import InvalidInput
 from rfwp.rl.actors import Actors, Make
-from rfwp.rl.cores import environment_threads
+from rfwp.rl.cores import environment_threads, torch_threads
 from rfwp.rl.faults import EnvironmentFailed
 from rfwp.rl.free import Free
 from rfwp.rl.learner import Learned, Learner, check_impala
@@ -66,6 +66,8 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
         **options: Unpack[Options],
     ):
         check_impala(config.impala)
+        if threads < 0:
+            raise InvalidInput(f"threads={threads}; use at least 1, or 0 for all cores but one in four")
         if seconds is not None and not seconds > 0:
             raise InvalidInput(f"seconds={seconds}; use a positive number")
         super().__init__(config, RLFolder(Path(folder)), **options)
@@ -104,14 +106,17 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """PyTorch's switches as training wants them, for the time of it; environments that were made are closed at the end."""
-        tuned = torch.backends.cudnn.benchmark
+        tuned, torch_had = torch.backends.cudnn.benchmark, torch.get_num_threads()
         with switched(self.config.impala.precision):
             # images are always of one size
             torch.backends.cudnn.benchmark = True
+            if self.world.device.type == "cpu":
+                torch.set_num_threads(torch_threads())
             try:
                 yield
             finally:
                 torch.backends.cudnn.benchmark = tuned
+                torch.set_num_threads(torch_had)
                 self.actors.close()
 
     # --- Training ---

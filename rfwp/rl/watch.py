@@ -50,7 +50,7 @@ class Watched:
         self._twin: VectorEnvironment | None = None
         environment = self.player.environment
         self.actions = tuple(getattr(environment, "action_names", map(str, range(environment.actions))))
-        self.steps_per_s, self.score = SLOW, 0.0
+        self.steps_per_s, self.score, self.over = SLOW, 0.0, False
         if isinstance(config, AtariConfig):
             from rfwp.tasks.atari import Atari
 
@@ -65,9 +65,8 @@ class Watched:
         return islice(self, max(1, round(seconds * self.steps_per_s)))
 
     def __iter__(self) -> Iterator[Moment]:
-        over = False
         try:
-            while not over:
+            while not self.over:
                 screen = self._screen(self.player.now)
                 step, ended = self.player.step()
                 seen = self.player.seen
@@ -75,7 +74,7 @@ class Watched:
                 probabilities = seen.output.logits[0].float().softmax(-1).tolist()
                 yield Moment(screen, probabilities, int(seen.action[0]), float(seen.output.value[0]), self.score)
                 self._follow(seen.action, step)
-                self.score, over = self.score + float(step.reward[0]), bool(ended[0])
+                self.score, self.over = self.score + float(step.reward[0]), bool(ended[0])
         finally:
             self.close()
 

@@ -1,6 +1,8 @@
 """Any gymnasium environment with box or image observations and discrete actions."""
 
 import math
+import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -85,6 +87,9 @@ def _make(name: str, n: int) -> Any:
         raise InvalidInput(f"'{name}' is an Atari game; use AtariConfig, which has faster emulators and the usual preprocessing")
     # an environment's own vector version may not know this way of starting anew
     options: dict[str, Any] = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
+    if ":" in name and "" not in sys.path and os.getcwd() not in sys.path:
+        # module:Name-v0 is somebody's own, most likely in this folder, which `python -m` would look into and `rfwp` does not
+        sys.path.insert(0, os.getcwd())
     try:
         return gymnasium.make_vec(name, num_envs=n, **options)
     except gymnasium.error.UnregisteredEnv:

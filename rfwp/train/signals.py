@@ -1,11 +1,13 @@
 """Ctrl-C and SIGTERM as wishes: the step is finished and saved before the process ends."""
 
+import os
 import signal
 import threading
 from types import FrameType
 from typing import Any, Self
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
+WAIT = b"\nstopping as soon as this step is done and saved; Ctrl-C again leaves at once\n"
 
 
 class StopSignals:
@@ -31,4 +33,7 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.wish and number == signal.SIGINT and self.leave_at_second:
             raise KeyboardInterrupt
+        if not self.wish and number == signal.SIGINT and self.leave_at_second:
+            # not through Python's files: whoever is interrupted may be writing to them
+            os.write(2, WAIT)
         self.wish = self.wish or number

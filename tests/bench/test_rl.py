@@ -1,5 +1,7 @@
 """`rfwp bench rl`, as quickly as it goes: that it runs and keeps what it found, not how fast anything is."""
 
+import re
+
 import pytest
 import torch
 
@@ -90,6 +92,25 @@ def test_defaults_are_the_papers_on_a_gpu_and_small_on_the_cpu():
     assert (cpu.impala.batch, cpu.impala.unroll, cpu.impala.precision, cpu.agent.stem) == (8, 20, "fp32", "shallow")
     (free,) = choose(RLOptions(agent=("rdn",), envs=64, batch=8, max_lag=12), torch.device("cuda"))
     assert free.config.impala.max_lag == 12
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"groups": (2, 0)}, "impala.groups=0; use at least 1"),
+        ({"groups": (2, 3)}, "impala.environments=16 cannot be shared by 3 groups"),
+        ({"unroll": -3}, "impala.unroll=-3"),
+        (
+            {"envs": 64},
+            "a lag above max_lag=4; use at most 32, or impala.max_lag=8",
+        ),
+        ({"seconds": -1.0}, "--seconds -1; use a positive number"),
+        ({"emulators": -1}, "--emulators -1; use at least 1"),
+    ],
+)
+def test_what_cannot_be_trained_is_not_timed_in_part(wrong, message):
+    with pytest.raises(InvalidInput, match=re.escape(message)):
+        choose(RLOptions(**wrong), torch.device("cpu"))
 
 
 def test_unknown_agents_and_games_are_one_line():

@@ -37,7 +37,7 @@ def options(**others):
 
 
 def line(job, seconds=10.0):
-    return Run(job.preset, job.seed, to_dict(job.config), {"score": 1.0}, {}, seconds, 0, 0, 1)
+    return Run(job.preset, job.seed, to_dict(job.config), {"score": 1.0}, {}, seconds, 0, 0, 1, device="here")
 
 
 def test_every_model_in_every_game_with_every_seed():
@@ -51,6 +51,10 @@ def test_every_model_in_every_game_with_every_seed():
     assert [job.config.agent.actions for job in jobs[::6]] == [6, 18]
     assert {job.config.impala.steps for job in jobs} == {40}
     assert len({job.folder for job in jobs}) == len(jobs)
+
+
+def test_a_game_that_is_named_twice_is_played_once():
+    assert len(agent_jobs(options(games=("pong", "Pong,PONG")))) == 1
 
 
 def test_another_number_of_steps_protocol_or_recipe_is_another_folder():
@@ -83,12 +87,15 @@ def test_progress_is_the_part_of_the_steps(tmp_path):
 
 def test_costs_go_by_the_speed_of_finished_runs_of_the_same_agent_first():
     rdn, lstm, net = agent_jobs(options(models=("rdn", "lstm", "delta-net"), steps=1000))
-    costs = AgentCosts([line(rdn, seconds=100.0), line(lstm, seconds=10.0)])
+    runs = [line(rdn, seconds=100.0), line(lstm, seconds=10.0)]
+    costs = AgentCosts(runs, "here")
     fixed = START_SECONDS + TEST_SECONDS
     assert costs.left(rdn) == pytest.approx(fixed + 100)
     assert costs.left(lstm) == pytest.approx(fixed + 10)
     assert costs.left(net) == pytest.approx(fixed + 1000 / 55)
-    assert AgentCosts([]).left(rdn) > fixed
+    guess = AgentCosts([], "here").left(rdn)
+    assert guess > fixed
+    assert AgentCosts(runs, "a faster one").left(rdn) == guess
 
 
 def test_the_command_trains_tests_and_adds_a_line_for_the_report(tmp_path, monkeypatch, capsys):

@@ -11,6 +11,7 @@ import pytest
 
 from rfwp.cli import main
 from rfwp.config import AgentConfig, AtariConfig, GymConfig, MemoryGameConfig, RLRunConfig
+from rfwp.errors import InvalidInput
 from rfwp.rl.changes import fit, kind_of
 from rfwp.rl.options import RLOptions
 from rfwp.rl.result import RLFolder
@@ -73,11 +74,13 @@ def test_several_seeds_are_several_runs(capsys, tmp_path):
     assert results[0].curve != results[1].curve
 
 
-def test_sizes_are_the_environments_unless_given():
+def test_sizes_are_the_environments_and_others_are_refused():
     base = RLRunConfig(AgentConfig(), GymConfig("CartPole-v1"))
     fitted = fit(base)
     assert (fitted.agent.actions, fitted.agent.vector) == (2, 4)
-    assert fit(base, keep={"agent.actions"}).agent.actions == 6
+    assert fit(fitted, keep={"agent.actions"}) == fitted
+    with pytest.raises(InvalidInput, match=r"agent.actions=6, but this environment needs 2; leave it away"):
+        fit(base, keep={"agent.actions"})
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,9 @@ def test_sizes_are_the_environments_unless_given():
         (("rl", "--env", "catch", "--seeds", "1", "1"), "--seeds 1 1: a seed is there twice"),
         (("rl", "--env", "catch", "--set", "impala.mode=fre"), "unknown value for mode 'fre'; did you mean 'free'?"),
         (("rl", "--env", "catch", "--set", "impala.environments=500"), "500 environments with 32 unrolls an update have a lag"),
+        (("rl", "--env", "catch", "--set", "agent.actions=18"), "agent.actions=18, but this environment needs 3; leave it away"),
+        (("rl", "--env", "catch", "--threads", "-1"), "threads=-1; use at least 1, or 0 for all cores but one in four"),
+        (("--resume", "nothing", "--seconds", "5"), "nothing is no run folder"),
         (("listops-10/rdn", "--game", "pong"), "--game, --env and the like are for agents"),
     ],
 )

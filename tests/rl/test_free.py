@@ -15,7 +15,7 @@ from rfwp.errors import InvalidInput
 from rfwp.layers import LSTM
 from rfwp.models import Agent
 from rfwp.rl import Learner
-from rfwp.rl.cores import SHARED_BY, BusyClock, environment_threads, threads_of_group
+from rfwp.rl.cores import SHARED_BY, BusyClock, environment_threads, threads_of_group, torch_threads
 from rfwp.rl.free import Free, check_lag
 from rfwp.rl.rows import RowActor, Store
 from rfwp.rl.updates import Updates
@@ -325,17 +325,28 @@ def test_groups_have_two_threads_a_core_together_and_one_if_they_answer_in_parts
 
 def test_trainings_that_run_at_once_share_the_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(16))
-    assert environment_threads() == 12
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    assert (environment_threads(), torch_threads()) == (12, 8)
     monkeypatch.setenv(SHARED_BY, "4")
-    assert environment_threads() == 3
+    assert (environment_threads(), torch_threads()) == (3, 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert environment_threads() == 1
+    assert (environment_threads(), torch_threads()) == (1, 1)
+    monkeypatch.delenv(SHARED_BY)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert torch_threads() == 1
 
 
 def test_more_environments_than_the_lag_allows_are_refused():
-    check_lag(33, 8, 4)
-    with pytest.raises(InvalidInput, match="34 environments with 8 unrolls an update have a lag above max_lag=4; use at most 33"):
-        check_lag(34, 8, 4)
+    check_lag(33, 8, 4, groups=1)
+    check_lag(32, 8, 4, groups=2)
+    with pytest.raises(
+        InvalidInput,
+        match=r"34 environments with 8 unrolls an update have a lag above max_lag=4; use at most 32, or impala.max_lag=5",
+    ):
+        check_lag(34, 8, 4, groups=2)
+    check_lag(34, 8, 5, groups=2)
+    with pytest.raises(InvalidInput, match=r"max_lag=0; use impala.max_lag=1$"):
+        check_lag(2, 8, 0, groups=2)
 
 
 def test_free_mode_learns_to_catch():

@@ -36,6 +36,7 @@ def test_a_game_is_shown_from_its_start_to_its_end(name):
         assert moments[steps].value == pytest.approx(player.seen.output.value.item())
         steps, over = steps + 1, bool(ended[0])
     assert steps == len(moments)
+    assert watched.over
     for moment in moments:
         assert sum(moment.probabilities) == pytest.approx(1)
         assert len(moment.probabilities) == len(watched.actions) == sizes["actions"]

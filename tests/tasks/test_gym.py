@@ -113,6 +113,20 @@ def test_unknown_environments_come_with_a_proposal():
         make(GymConfig("no_such_module:Game-v0"), 1)
 
 
+def test_a_module_of_this_folder_is_found_as_python_m_would(tmp_path, monkeypatch):
+    (tmp_path / "my_games.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Mine-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=10)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    # as in a command that pip installed
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    environment = make(GymConfig("my_games:Mine-v0"), 2)
+    assert environment.actions == 2
+    environment.close()
+    gymnasium.registry.pop("Mine-v0")
+
+
 def test_missing_gymnasium_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(MissingExtra, match=r'gymnasium needs: pip install "rfwp\[atari\]"'):

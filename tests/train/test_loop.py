@@ -246,7 +246,7 @@ def test_checkpoints_inside_epochs_change_nothing(tmp_path, whole):
     assert_same_run(tmp_path, whole[0])
 
 
-def test_a_second_ctrl_c_leaves_at_once(tmp_path, monkeypatch):
+def test_a_second_ctrl_c_leaves_at_once_as_the_first_one_says(tmp_path, monkeypatch, capfd):
     def twice():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -256,6 +256,7 @@ def test_a_second_ctrl_c_leaves_at_once(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         trainer(tmp_path).run()
     assert signal.getsignal(signal.SIGINT) is handler
+    assert capfd.readouterr().err.count("Ctrl-C again leaves at once") == 1
 
 
 def test_records_of_epochs_that_are_trained_again_are_dropped(tmp_path, monkeypatch, whole):
