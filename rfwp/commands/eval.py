@@ -66,7 +66,9 @@ def _evaluate_agent(run: Path, options: EvalOptions, agent: AgentEvalOptions, lo
     if replace(options, device="auto") != EvalOptions():
         raise InvalidInput("--split, --input and --stride are not for agents, nor are places of data; see: rfwp eval --help")
     trained = load_agent(run, options.device, log)
-    found = evaluate_trained(trained, agent)
+    # on a terminal, for as long as it takes
+    with log.console.status(f"playing {agent.runs} x {agent.episodes} episodes"):
+        found = evaluate_trained(trained, agent)
     console().print(listing(("test", ""), rows(trained, found)))
     console().print(f"-> {write_evaluation(trained, found)}", style="dim", soft_wrap=True)
 

@@ -96,7 +96,7 @@ class Scheduler:
                 self.sleep(0.2)
                 if self.now - said >= SAY_EVERY:
                     said = self.now
-                    self.say("running: " + ", ".join(f"{job} {job.progress():.0%}" for job in self.running))
+                    self.say("running: " + ", ".join(f"{job} {_stage(job)}" for job in self.running))
                 self._stop_in_time()
                 if self._collect():
                     self._start_more()
@@ -151,3 +151,9 @@ class Scheduler:
                 self.outcome.failed[job] = worker.last_lines()
                 self.say(f"failed {job} with exit code {code}; the others go on")
         return bool(ended)
+
+
+def _stage(job: Job) -> str:
+    """How far it is; what has been trained is tested."""
+    done = job.progress()
+    return "in its test" if done >= 1 else f"{done:.0%}"

@@ -1,6 +1,6 @@
 """What the options of `rfwp train` make of the config of an agent's run."""
 
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from rfwp.config import (
     AgentConfig,
@@ -17,11 +17,11 @@ from rfwp.rl.learner import check_impala
 from rfwp.rl.options import RLOptions
 from rfwp.rl.result import RLFolder, summary
 from rfwp.rl.trainer import RLTrainer
-from rfwp.tasks.environments import make
+from rfwp.tasks.atari import PAPER_GAMES
+from rfwp.tasks.environments import MEMORY_GAMES, make
 from rfwp.train.options import TrainOptions
 from rfwp.train.plan import Kind
 
-MEMORY_GAMES: tuple[str, ...] = get_args(get_type_hints(MemoryGameConfig)["game"])
 CHOICES = {"auto": "auto", "yes": True, "no": False}
 
 
@@ -53,7 +53,7 @@ def choose_environment(rl: RLOptions) -> EnvironmentConfig:
         return AtariConfig(rl.game)
     if rl.env in MEMORY_GAMES:
         return MemoryGameConfig(rl.env)  # type: ignore[arg-type]
-    if rl.env.startswith("ALE/"):
+    if rl.env.startswith("ALE/") or rl.env in PAPER_GAMES:
         game = rl.env.removeprefix("ALE/").partition("-")[0]
         raise InvalidInput(f"--env {rl.env} is an Atari game; use --game {game}, which has faster emulators")
     return GymConfig(rl.env)

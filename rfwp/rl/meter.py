@@ -66,6 +66,9 @@ class Meter:
 def describe(record: dict[str, float], steps: int) -> str:
     """One line: how far, how well, how fast."""
     parts = [f"{record['steps']:,.0f}/{steps:,} steps"]
+    if record["steps_per_s"]:
+        # the last update may go beyond the last step
+        parts.append(f"{duration(max(0, steps - record['steps']) / record['steps_per_s'])} left")
     if "return" in record:
         parts.append(f"return {record['return']:.2f}")
     if "return_life" in record:
@@ -76,7 +79,4 @@ def describe(record: dict[str, float], steps: int) -> str:
         parts.append(f"environments busy {record['busy']:.0%}")
     if record["failures"]:
         parts.append(f"{record['failures']:.0f} failures")
-    if record["steps_per_s"]:
-        # the last update may go beyond the last step
-        parts.append(f"{duration(max(0, steps - record['steps']) / record['steps_per_s'])} left")
     return ", ".join(parts)

@@ -49,6 +49,7 @@ def summary(results: Sequence[RLResult]) -> tuple[str, list[tuple[str, str]]]:
         for name, title in titles.items()
         if any(name in result.metrics for result in results)
     ]
+    rows = rows or [("return", "no episode ended")]
     rows.append(("agent steps", ", ".join(f"{result.steps:,}" for result in results)))
     rows.append(("steps/s", ", ".join(f"{result.steps_per_s:,.0f}" for result in results)))
     return "the last 100 episodes of training", rows

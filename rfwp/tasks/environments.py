@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, get_args, get_type_hints
 
 import numpy as np
 
@@ -56,6 +56,10 @@ class VectorEnvironment(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+MEMORY_GAMES: tuple[str, ...] = get_args(get_type_hints(MemoryGameConfig)["game"])
+"""Those that need no emulator."""
 
 
 class Scores:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rfwp.config import GymConfig
 from rfwp.errors import InvalidInput, missing_extra, unknown
-from rfwp.tasks.environments import Episode, Scores, Step, check_actions, errors_name, spread_seed
+from rfwp.tasks.environments import MEMORY_GAMES, Episode, Scores, Step, check_actions, errors_name, spread_seed
 
 _MOST_CHANNELS = 4
 
@@ -93,7 +93,7 @@ def _make(name: str, n: int) -> Any:
     try:
         return gymnasium.make_vec(name, num_envs=n, **options)
     except gymnasium.error.UnregisteredEnv:
-        raise unknown("environment", name, gymnasium.registry) from None
+        raise unknown("environment", name, [*gymnasium.registry, *MEMORY_GAMES]) from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise InvalidInput(f"environment '{name}' cannot be made: {error}") from error
 

@@ -92,6 +92,8 @@ def test_sizes_are_the_environments_and_others_are_refused():
         (("rl", "--env", "CartPol-v1"), "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         (("rl", "--env", "Pendulum-v1"), "environment 'Pendulum-v1' has actions Box(-2.0, 2.0, (1,), float32); only discrete"),
         (("rl", "--env", "ALE/Pong-v5"), "--env ALE/Pong-v5 is an Atari game; use --game Pong"),
+        (("rl", "--env", "pong"), "--env pong is an Atari game; use --game pong"),
+        (("rl", "--env", "recal"), "unknown environment 'recal'; did you mean 'recall'?"),
         (("rl", "--env", "catch", "--core", "rnd"), "unknown preset 'atari/rnd'; did you mean 'atari/rdn'?"),
         (("atari/rdn", "--env", "catch", "--core", "lstm"), "--core lstm goes with rl"),
         (("rl", "--env", "catch", "--epochs", "3"), "--epochs is not for agents; leave it away"),
