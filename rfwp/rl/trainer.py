@@ -139,6 +139,7 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
             if self.world.size == 1:
                 self._finish_update()
                 self._save()
+                self._say_stopped("its environments", f"after {self.learner.steps:,} steps")
             raise
         if self._recorded_steps < self.learner.steps:
             self._record()

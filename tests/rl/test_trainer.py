@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -147,10 +148,12 @@ def test_training_goes_on_when_an_environment_fails(mode, way, tmp_path):
 
 def test_an_environment_that_fails_again_and_again_stops_the_run_with_the_cause_and_a_checkpoint(way, tmp_path):
     # of the first environments only: what was learned before is kept
-    ages = [{12}, {12}]
+    log, ages = Lines(), [{12}, {12}]
     with pytest.raises(EnvironmentFailed, match="3 times in a row, the last time with RuntimeError: emulator lost"):
-        trainer(tmp_path, make=lambda *a: Failing(*a, at=ages.pop() if ages else {1}), **way).run()
-    assert read(tmp_path / "last").state["steps"] >= 40
+        trainer(tmp_path, log=log, make=lambda *a: Failing(*a, at=ages.pop() if ages else {1}), **way).run()
+    steps = read(tmp_path / "last").state["steps"]
+    assert steps >= 40
+    assert log.lines[-1].startswith(f"stopped by its environments after {steps} steps, saved; go on with: rfwp train --resume")
 
 
 def test_a_checkpoint_names_the_optimisers_tensors_by_optimiser_and_parameter(tmp_path):
@@ -246,4 +249,4 @@ def test_a_terminal_gets_a_live_line(tmp_path, monkeypatch):
     add = slow.meter.add
     slow.meter.add = lambda *a: (add(*a), time.sleep(0.15))
     slow.run()
-    assert "/400 steps, return" in shown[-1]
+    assert re.search(r"/400 steps, \d+ s left, return", shown[-1])
