@@ -101,7 +101,7 @@ class RLOptions(Common):
     max_lag: int = 4
     """Updates that actors may be behind; groups wait for it below (environments + those of a group) / batch."""
     emulators: int = 0
-    """Cores for environments, whose groups have two threads for each together; 0: all cores but one in four."""
+    """Cores for environments; 0: all cores but one in four."""
     channels_last: Literal["auto", "yes", "no"] = "auto"
     """The order of images in the vision stem; auto: channels last on a GPU."""
     compile_stem: bool = False

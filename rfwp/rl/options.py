@@ -22,7 +22,7 @@ class RLOptions:
     seconds: float | None = None
     """Stop after so many seconds, saved; the same command goes on. The learning rate follows the steps, not the time."""
     threads: int = 0
-    """Cores for Atari games, whose groups have two threads for each together; 0: all cores but one in four."""
+    """Cores for Atari games; 0: all cores but one in four."""
     channels_last: Literal["auto", "yes", "no"] = "auto"
     """The order of images in the vision stem; auto: channels last on a GPU."""
     compile_stem: bool = False
