@@ -316,9 +316,12 @@ def time_all(setting: Setting) -> Row:
 def time_plain(setting: Setting) -> Row:
     """The same agent in a plain loop over gymnasium's own vector environment: step, act and learn in turn, nothing recorded."""
     setting = replace(setting, options=replace(setting.options, graph="no", compile_stem=False))
+    threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder:
         trainer = setting.trainer(setting.config, folder)
         with trainer.at_work():
+            # as many as PyTorch takes by itself
+            torch.set_num_threads(threads)
             steps_per_s = plain_loop(trainer, setting.config, setting.seconds)
     return setting.row(f"plain gymnasium loop {setting.agent}", tokens_per_s=steps_per_s, note="agent steps/s, without overlap")
 
