@@ -7,10 +7,11 @@ from itertools import islice
 
 import numpy as np
 
-from rfwp.config import AtariConfig, EnvironmentConfig
+from rfwp.config import AtariConfig, EnvironmentConfig, GymConfig
 from rfwp.models import Agent
 from rfwp.rl.evaluate import Player
 from rfwp.tasks.environments import Step, VectorEnvironment, make
+from rfwp.tasks.gym import Gym
 
 ATARI_FRAMES = 60
 """A second."""
@@ -46,7 +47,7 @@ class Watched:
 
     def __init__(self, agent: Agent, config: EnvironmentConfig, *, seed: int = 0, greedy: bool = True):
         # not recorded: the agent may be one that keeps a trace of every step, and one game need not be fast
-        self.player = Player(agent, make(config, 1, threads=1), seed, greedy, record=False)
+        self.player = Player(agent, _drawn(config), seed, greedy, record=False)
         self._twin: VectorEnvironment | None = None
         environment = self.player.environment
         self.actions = tuple(getattr(environment, "action_names", map(str, range(environment.actions))))
@@ -59,6 +60,8 @@ class Watched:
             self._colour = self._twin.reset(seed)
             assert isinstance(environment, Atari) and environment.config.frame_skip
             self.steps_per_s = ATARI_FRAMES / environment.config.frame_skip
+        elif isinstance(environment, Gym):
+            self.steps_per_s = environment.steps_per_s or SLOW
 
     def moments(self, seconds: float) -> Iterator[Moment]:
         """At most so many seconds of the game, at its own speed."""
@@ -92,8 +95,16 @@ class Watched:
     def _screen(self, step: Step) -> np.ndarray:
         if self._twin is not None:
             return self._colour.observation[0, 0]
+        environment = self.player.environment
+        if isinstance(environment, Gym) and (picture := environment.screen()) is not None:
+            return picture
         observation = step.observation[0]
         return image(observation) if observation.ndim == 3 else blocks(observation)
+
+
+def _drawn(config: EnvironmentConfig) -> VectorEnvironment:
+    """One environment, with a screen where gymnasium has one for it."""
+    return Gym(config, 1, drawn=True) if isinstance(config, GymConfig) else make(config, 1, threads=1)
 
 
 def image(observation: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Any gymnasium environment with box or image observations and discrete actions."""
 
+import logging
 import math
 import os
 import sys
@@ -11,16 +12,27 @@ from rfwp.config import GymConfig
 from rfwp.errors import InvalidInput, missing_extra, unknown
 from rfwp.tasks.environments import MEMORY_GAMES, Episode, Scores, Step, check_actions, errors_name, spread_seed
 
+log = logging.getLogger("rfwp")
+
+DRAWN = "rgb_array"
+"""gymnasium's name for pictures that a program gets."""
 _MOST_CHANNELS = 4
 
 
 class Gym:
-    """N copies of a gymnasium environment, one after another in this thread. A time limit ends an episode like any other end."""
+    """N copies of a gymnasium environment, one after another in this thread. A time limit ends an episode like any other end.
 
-    def __init__(self, config: GymConfig, n: int, first: int = 0) -> None:
+    `drawn`: for people to look at; `screen` draws the first of them, if it can be drawn.
+    """
+
+    def __init__(self, config: GymConfig, n: int, first: int = 0, drawn: bool = False) -> None:
         self.config = config
         self.n, self.first = n, first
         self._environments = _make(config.id, n)
+        self._drawn = drawn and DRAWN in (self._environments.metadata.get("render_modes") or ())
+        if self._drawn:
+            self._environments.close()
+            self._environments = _make(config.id, n, render_mode=DRAWN)
         self._space = self._environments.single_observation_space
         try:
             self.actions, self._first_action = _discrete(config.id, self._environments.single_action_space)
@@ -56,6 +68,26 @@ class Gym:
         episodes, self._finished = self._finished, []
         return episodes
 
+    def screen(self) -> np.ndarray | None:
+        """A picture (height, width, 3) of bytes as it is now; None: it has none, or lacks a package, which is said."""
+        if not self._drawn:
+            return None
+        from gymnasium.error import DependencyNotInstalled
+
+        try:
+            with errors_name(self.config.id):
+                picture = self._environments.render()[0]
+        except DependencyNotInstalled as error:
+            log.warning("%s is shown without its screen: %s", self.config.id, error)
+            picture = None
+        self._drawn = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
+        return picture if self._drawn else None
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """For people; None: it does not say."""
+        return self._environments.metadata.get("render_fps")
+
     def close(self) -> None:
         self._environments.close()
 
@@ -77,7 +109,7 @@ def atari_vector(game: str, n: int, threads: int = 0) -> Any:
         raise missing_extra("Atari", "atari") from None
 
 
-def _make(name: str, n: int) -> Any:
+def _make(name: str, n: int, **more: Any) -> Any:
     try:
         import gymnasium
         from gymnasium.vector import AutoresetMode
@@ -91,7 +123,7 @@ def _make(name: str, n: int) -> Any:
         # module:Name-v0 is somebody's own, most likely in this folder, which `python -m` would look into and `rfwp` does not
         sys.path.insert(0, os.getcwd())
     try:
-        return gymnasium.make_vec(name, num_envs=n, **options)
+        return gymnasium.make_vec(name, num_envs=n, **options, **more)
     except gymnasium.error.UnregisteredEnv:
         raise unknown("environment", name, [*gymnasium.registry, *MEMORY_GAMES]) from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
