@@ -2,11 +2,12 @@
 
 import ast
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rfwp.errors import InvalidInput, unknown
 from rfwp.fwp.fast import FAST
@@ -14,6 +15,8 @@ from rfwp.fwp.maps import MAPS, FeatureMap, elu_sum
 from rfwp.fwp.rules import RULES, Delta, Rule
 from rfwp.fwp.slow import SLOW, Feedforward
 from rfwp.fwp.types import FastMatrix, FastNet, Program, SlowNet, State
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,12 @@ class Composition:
                 return matrix
         raise unknown(f"fast matrix of {self.fast.title}", name, [m.name for m in self.fast.matrices(d)])
 
+    def named(self, what: str, name: str, known: Mapping[str, T]) -> T:
+        """What a fast net asks for by its name."""
+        if name not in known:
+            raise unknown(f"{what} of {self.fast.title}", name, known)
+        return known[name]
+
     def query(self, programs: dict[str, Program], name: str) -> Tensor:
         """The query that the slow net wrote for a matrix."""
         found = programs[name].query if name in programs else None
@@ -61,16 +70,22 @@ class Composition:
             raise InvalidInput(f"the slow net writes no query for '{name}' of {self.fast.title}; declare it with query=True")
         return found
 
-    def check_output(self, y: Tensor, d: int) -> None:
-        """What a fast net's step gives back: y (..., H, d)."""
-        if y.shape[-1] != d:
+    def check_output(self, y: Tensor, u: Tensor, d: int) -> None:
+        """What a fast net's step gives back for a program u (..., H, outputs): y (..., H, d)."""
+        if not isinstance(y, Tensor):
+            raise InvalidInput(f"{self.fast.title}: step gives a {type(y).__name__}, expected a tensor, like cell.read gives one")
+        if y.dim() and y.shape[-1] != d:
             raise InvalidInput(f"{self.fast.title}: step gives vectors of size {y.shape[-1]}, expected the head size {d}")
+        if y.shape != (expected := (*u.shape[:-1], d)):
+            raise InvalidInput(
+                f"{self.fast.title}: step gives a tensor {tuple(y.shape)}, expected {expected}; batch and heads stay"
+            )
 
     def rule_of(self, matrix: FastMatrix) -> Rule:
         return matrix.rule or self.rule
 
     def map_key(self, matrix: FastMatrix, key: Tensor) -> Tensor:
-        mapped = (matrix.key_map or self.phi)(key)
+        mapped = _mapped(matrix.key_map or self.phi, key)
         if mapped.shape[-1] != matrix.cols:
             raise InvalidInput(
                 f"the feature map makes keys of size {mapped.shape[-1]} from {matrix.cols}; it must keep their size"
@@ -78,7 +93,7 @@ class Composition:
         return mapped
 
     def map_query(self, matrix: FastMatrix, query: Tensor) -> Tensor:
-        return (matrix.query_map or matrix.key_map or self.phi)(query)
+        return _mapped(matrix.query_map or matrix.key_map or self.phi, query)
 
     def layout(self, d: int) -> list[tuple[str, str, int]]:
         """The slow net's outputs for one head, in order: (matrix, part, size).
@@ -127,6 +142,12 @@ class Composition:
         dtype = torch.promote_types(like.dtype, torch.float32)
         shapes = self.state_shapes(batch, heads, d, width)
         return {name: torch.zeros(shape, dtype=dtype, device=like.device) for name, shape in shapes.items()}
+
+
+def _mapped(phi: FeatureMap, x: Tensor) -> Tensor:
+    """φ(x); one with weights in half precision gets x in that, and a loop over time goes on in its own."""
+    weight = next(phi.parameters(), None) if isinstance(phi, nn.Module) else None
+    return phi(x) if weight is None or weight.dtype == x.dtype else phi(x.to(weight.dtype)).to(x.dtype)
 
 
 def _parts(matrix: FastMatrix) -> list[tuple[str, int]]:

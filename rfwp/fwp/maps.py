@@ -26,19 +26,25 @@ def softmax(x: Tensor) -> Tensor:
 
 def elu(x: Tensor) -> Tensor:
     """φ(x) = elu(x) + 1: positive, not normalised (Linear Transformer)."""
-    return F.elu(_packed(x)) + 1
+    # autocast takes exp to float32
+    return _elu_plus_one(_packed(x)).to(x.dtype)
 
 
 def elu_sum(x: Tensor) -> Tensor:
     """φ(x)_i = (elu(x_i) + 1) / Σ_j (elu(x_j) + 1): positive and summing to one (Delta Net)."""
-    positive = F.elu(_packed(x).to(_precise(x))) + 1
+    positive = _elu_plus_one(_packed(x).to(_precise(x)))
     return (positive / positive.sum(-1, keepdim=True)).to(x.dtype)
 
 
 def elu_sum_eps(x: Tensor) -> Tensor:
     """φ(x)_i = (elu(x_i) + 1) / (Σ_j (elu(x_j) + 1) + 1e-5): the authors' guard in Atari, Delta MLP and Delta Delta Net."""
-    positive = F.elu(_packed(x).to(_precise(x))) + 1
+    positive = _elu_plus_one(_packed(x).to(_precise(x)))
     return (positive / (positive.sum(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+def _elu_plus_one(x: Tensor) -> Tensor:
+    """x + 1 above zero, exp(x) below: elu itself, exp(x) - 1, has no digits left of a small exp(x), and 0 / 0 would follow."""
+    return F.relu(x) + x.clamp(max=0).exp()
 
 
 def _packed(x: Tensor) -> Tensor:

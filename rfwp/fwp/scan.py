@@ -23,14 +23,14 @@ class StepCell:
         self.old, self.new = state, dict(state)
 
     def program(self, name: str) -> Program:
-        return self.programs[name]
+        return self.composition.named("fast matrix", name, self.programs)
 
     def query(self, name: str) -> Tensor:
         return self.composition.query(self.programs, name)
 
     def read(self, name: str, query: Tensor, program: Program | None = None) -> Tensor:
         matrix = self.composition.matrix(name, self.head_size)
-        program = program or self.programs[name]
+        program = program or self.program(name)
         key = self.composition.map_key(matrix, program.key)
         beta = None if program.beta is None else program.beta.sigmoid()
         W = self.composition.rule_of(matrix).update(self.old[name], key, program.value, beta)
@@ -43,10 +43,15 @@ class StepCell:
         return self.old[name]
 
     def keep(self, name: str, value: Tensor) -> None:
+        if value.shape != self.previous(name).shape:
+            seen, expected = tuple(value.shape), tuple(self.old[name].shape)
+            raise InvalidInput(
+                f"{self.composition.fast.title} keeps '{name}' of shape {seen}, expected {expected}; see vectors(d)"
+            )
         self.new[name] = value
 
     def parameter(self, name: str) -> Tensor:
-        return self.parameters[name]
+        return self.composition.named("parameter", name, self.parameters)
 
 
 def scan(
@@ -71,7 +76,7 @@ def scan(
         u_t = feed_back(u[:, t], state["y"]) if feed_back is not None else u[:, t]
         cell = StepCell(composition, u_t, state, head_size, parameters or {})
         y = composition.fast.step(cell)
-        composition.check_output(y, head_size)
+        composition.check_output(y, u_t, head_size)
         state = cell.new | ({"y": y} if "y" in state else {})
         outputs.append(y)
     return torch.stack(outputs, dim=1).to(dtype), state

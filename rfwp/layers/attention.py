@@ -36,8 +36,8 @@ class Attention(Stepwise):
     ):
         super().__init__()
         check_heads(width, heads)
-        if window is not None and window < 1:
-            raise InvalidInput(f"Attention: window={window} sees nothing; use at least 1, or None for all steps")
+        if window is not None and not (isinstance(window, int) and window >= 1):
+            raise InvalidInput(f"Attention: window={window}; use a whole number of steps, at least 1, or None for all of them")
         if not 0 <= dropout <= 1:
             raise InvalidInput(f"Attention: dropout={dropout} is not a probability; use a value from 0 to 1")
         if backend not in BACKENDS:
@@ -130,4 +130,8 @@ class Attention(Stepwise):
         given = state.get("k") if isinstance(state, dict) else None
         steps = given.shape[1] if isinstance(given, Tensor) and given.dim() > 1 else 0
         shape = (k.shape[0], steps, self.heads, self.head_size)
-        check_state("Attention", state, {"k": shape, "v": shape, "valid": shape[:2]}, k, {"valid": torch.bool})
+        # autocast may have made them, or not: the smaller precisions are converted
+        small = (torch.float32, torch.bfloat16, torch.float16)
+        kept = [(name, state.get(name)) for name in ("k", "v")] if isinstance(state, dict) and k.dtype in small else []
+        dtypes = {name: tensor.dtype for name, tensor in kept if isinstance(tensor, Tensor) and tensor.dtype in small}
+        check_state("Attention", state, {"k": shape, "v": shape, "valid": shape[:2]}, k, dtypes | {"valid": torch.bool})

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from rfwp.config import Wiring
 from rfwp.errors import InvalidInput, check_probability, unknown
 from rfwp.layers.lstm import LSTM
-from rfwp.layers.state import Stepwise
+from rfwp.layers.state import Stepwise, check_input
 
 
 class FeedForward(nn.Sequential):
@@ -83,6 +83,8 @@ class Block(Stepwise):
 
     def forward(self, x: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, Any]:
         """x (B, T, width), reset (B, T) -> y (B, T, width) and the layer's state after the last step."""
+        # before the norm, which would not say it so clearly
+        check_input("Block", x, self.layer_norm.normalized_shape[0], reset, next(self.layer.parameters(), self.layer_norm.weight))
         if self.wiring == "post":
             mixed, state = self.layer(x, state, reset)
             a = self.layer_norm(x + self.dropout(mixed))

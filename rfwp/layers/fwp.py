@@ -73,6 +73,9 @@ class FWP(Stepwise):
         self.out.reset_parameters()
         for name, (_, value) in self.composition.fast.parameters(self.head_size).items():
             nn.init.constant_(self.fast[name], value)
+        for module in self.phi.modules() if self.phi is not None else ():
+            if callable(redraw := getattr(module, "reset_parameters", None)):
+                redraw()
 
     def forward(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """x (B, T, width), reset (B, T) -> y (B, T, width) and the state after the last step."""
@@ -149,7 +152,7 @@ class FWP(Stepwise):
         if plan == "delta + delta_lstm":
             return self._run_lstm(cell)
         y = self.composition.fast.step(cell)
-        self.composition.check_output(y, self.head_size)
+        self.composition.check_output(y, u, self.head_size)
         return y, cell.new
 
     def _as_programmed(self, plan: str, u: Tensor) -> bool:
@@ -270,14 +273,14 @@ class SequenceCell:
         self.old, self.new = state, dict(state)
 
     def program(self, name: str) -> Program:
-        return self.programs[name]
+        return self.composition.named("fast matrix", name, self.programs)
 
     def query(self, name: str) -> Tensor:
         return self.composition.query(self.programs, name)
 
     def read(self, name: str, query: Tensor, program: Program | None = None) -> Tensor:
         matrix = self.composition.matrix(name, self.head_size)
-        program = program or self.programs[name]
+        program = program or self.program(name)
         q, k, v = self.composition.map_query(matrix, query), self.composition.map_key(matrix, program.key), program.value
         if self.composition.rule_of(matrix).has_beta:
             assert program.beta is not None
@@ -295,7 +298,7 @@ class SequenceCell:
         raise InvalidInput(f"{self.composition.fast.title} keeps '{name}'; say so with recurrent = True in its class")
 
     def parameter(self, name: str) -> Tensor:
-        return self.parameters[name]
+        return self.composition.named("parameter", name, self.parameters)
 
     def gates(self, shared_query: bool) -> tuple[Tensor, Program, Program]:
         """The queries of a fast LSTM and the programs of W and R, with the gates in an extra dimension after the heads."""

@@ -44,7 +44,7 @@ class LSTM(nn.RNNBase, Stepwise):
         else:
             check_state("LSTM", state, {"h": shape, "c": shape}, x)
         # the fused LSTM knows no resets, and where to cut the sequence for it depends on the data, which a graph cannot
-        run = self._run_steps if self.recordable or torch.compiler.is_compiling() else self._run_stretches
+        run = self._run_steps if self.recordable or torch.compiler.is_compiling() or x.is_meta else self._run_stretches
         y, h, c = run(x, state["h"], state["c"], reset)
         return y, {"h": h.to(kept), "c": c.to(kept)}
 

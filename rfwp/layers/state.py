@@ -3,7 +3,7 @@
 States of layers and models are plain tensors in dicts and tuples, batch first, so that they can be kept, cut and compared.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -47,9 +47,16 @@ def detach(state: S) -> S:
     return map_state(lambda s: s.detach(), state)
 
 
-def select(state: S, rows: Tensor | list[int] | slice) -> S:
+def select(state: S, rows: Tensor | Sequence[int] | slice) -> S:
     """Some rows of the batch: indices (n,), a mask (B,) or a slice."""
-    return map_state(lambda s: s[rows], state)
+    # to PyTorch a tuple is one place, and a number takes the dimension away
+    index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
+    if isinstance(index, Tensor) and (index.dim() != 1 or index.is_floating_point()):
+        raise InvalidInput(f"select: rows={rows!r}; use indices like [0, 2], a mask of the batch, or a slice")
+    try:
+        return map_state(lambda s: s[index], state)
+    except IndexError as error:
+        raise InvalidInput(f"select: rows={rows!r} do not fit this state: {error}") from None
 
 
 class Stepwise(nn.Module):
@@ -106,4 +113,8 @@ def check_input(where: str, x: Tensor, width: int, reset: Tensor | None, weight:
     check_device(where, "x", x, "the layer", weight)
     if not autocast_enabled(x):
         check_same(where, x=x, weights=weight)
+    elif not x.is_floating_point() or (x.dtype == torch.float64) != (weight.dtype == torch.float64):
+        raise InvalidInput(
+            f"{where}: x is {x.dtype} and the weights {weight.dtype}, which autocast does not convert; try x.float()"
+        )
     check_reset(where, reset, size["B"], size["T"], x)

@@ -175,6 +175,8 @@ class Agent(Pretrained):
 
 def _check(config: AgentConfig) -> None:
     """A config that cannot be built, in one line."""
+    if not isinstance(config, AgentConfig):
+        raise InvalidInput(f"Agent: its config is a {type(config).__name__}, expected an AgentConfig; rfwp.build takes any")
     if config.vector < 0:
         raise InvalidInput(f"Agent: vector={config.vector}; use the size of an observation, or 0 for frames")
     for field, known in (("stem", StemName), ("init", AgentInit)):

@@ -15,6 +15,7 @@ from rfwp.models.adaptive import TiedAdaptive
 from rfwp.models.core import build_core
 from rfwp.models.generate import generate
 from rfwp.models.pretrained import Pretrained
+from rfwp.ops.state import transforming
 
 
 class SequenceModel(Pretrained):
@@ -146,7 +147,7 @@ class SequenceModel(Pretrained):
             raise InvalidInput(f"SequenceModel: {name} are {tokens.dtype}, expected torch.long; try {name}.long()")
         check_device("SequenceModel", name, tokens, "the model", next(self.parameters()))
         # a compiled graph cannot look at values, and looking at them on a GPU would wait for it at every call
-        if torch.compiler.is_compiling() or tokens.device.type != "cpu":
+        if torch.compiler.is_compiling() or transforming() or tokens.device.type != "cpu":
             return
         counted = tokens if ignore is None else tokens[tokens != ignore]
         if counted.numel():
@@ -182,6 +183,10 @@ def sinusoid(position: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 
 def _check(config: SequenceConfig) -> None:
     """A config that cannot be built, in one line."""
+    if not isinstance(config, SequenceConfig):
+        raise InvalidInput(
+            f"SequenceModel: its config is a {type(config).__name__}, expected a SequenceConfig; rfwp.build takes any"
+        )
     for name, choices in (("positions", ("none", "ascending", "descending")), ("init", ("default", "normal"))):
         if getattr(config, name) not in choices:
             raise unknown(name, getattr(config, name), choices)

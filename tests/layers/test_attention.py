@@ -180,6 +180,7 @@ def test_autocast_runs_and_carries_its_state():
         _, state = layer(x)
         y, _ = layer(x, state)
     assert y.isfinite().all()
+    torch.testing.assert_close(layer(x, state)[0], y.float(), rtol=0.05, atol=0.05)
 
 
 def test_compiled_in_one_graph_with_the_same_output_and_gradients():
@@ -199,7 +200,8 @@ def test_compiled_in_one_graph_with_the_same_output_and_gradients():
     ("call", "message"),
     [
         (lambda a, x: Attention(12, 5), "heads=5 does not divide width=12"),
-        (lambda a, x: Attention(12, 3, window=0), "window=0 sees nothing"),
+        (lambda a, x: Attention(12, 3, window=0), "window=0; use a whole number of steps"),
+        (lambda a, x: Attention(12, 3, window=2.5), "window=2.5; use a whole number of steps"),
         (lambda a, x: Attention(12, 3, backend="gpu", dtype=x.dtype)(x), "backend 'gpu' cannot run: it has no float64"),
         (lambda a, x: Attention(12, 3, dropout=-0.1), "dropout=-0.1 is not a probability"),
         (lambda a, x: a(x[..., :5]), "x has shape (3, 11, 5), expected (B, T, 12)"),

@@ -122,5 +122,13 @@ def test_bad_input_is_one_line():
         Block(LSTM(WIDTH, 1), WIDTH, FF)
     with pytest.raises(InvalidInput, match=r"nn\.LSTM takes no resets; try Block\(rfwp\.LSTM"):
         Block(nn.LSTM(WIDTH, WIDTH, batch_first=True), WIDTH, FF)
+    for wiring in ("pre", "post", "lm"):
+        wired = Block(LAYERS["lstm"](), WIDTH, FF, 0.0, wiring).to(x.dtype)
+        with pytest.raises(InvalidInput, match=rf"x has shape .*, expected \(B, T, {WIDTH}\)"):
+            wired(torch.cat((x, x), dim=-1))
+        with pytest.raises(InvalidInput, match="expected a floating dtype"):
+            wired(x.long())
+        with pytest.raises(InvalidInput, match="x is a PackedSequence; pad it"):
+            wired(nn.utils.rnn.pack_sequence([x[0]]))
     with pytest.raises(InvalidInput, match="it comes from another model"):
         block(x, block_and_input("lstm")[0](x)[1])

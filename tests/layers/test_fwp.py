@@ -340,6 +340,17 @@ def test_a_feature_map_with_weights_trains_and_moves_with_the_layer():
     torch.testing.assert_close(copy.deepcopy(layer)(x)[0], layer(x)[0], **FLOAT64)
 
 
+@pytest.mark.parametrize("slow", ["feedforward", "recurrent"])
+def test_a_feature_map_with_weights_runs_in_half_precision_and_is_drawn_again(slow):
+    phi = nn.Sequential(nn.Linear(WIDTH // HEADS, WIDTH // HEADS), nn.Softmax(dim=-1))
+    layer = FWP(Composition(slow, phi=phi), WIDTH, HEADS)
+    x, before = torch.randn(B, T, WIDTH), phi[0].weight.clone()
+    expected = layer(x)[0]
+    torch.testing.assert_close(layer.bfloat16()(x.bfloat16())[0].float(), expected, rtol=0.05, atol=0.05)
+    layer.float().reset_parameters()
+    assert not torch.equal(phi[0].weight, before)
+
+
 def test_a_functional_call_differentiates_the_weights():
     layer, x = layer_and_input("rdn")
     weights = {name: p.detach() for name, p in layer.named_parameters()}

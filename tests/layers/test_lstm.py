@@ -129,3 +129,9 @@ def test_bad_input_is_one_line(call, message):
         call(*layer_and_input())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_resets_without_values_give_shapes():
+    y, state = LSTM(3, 4, device="meta")(torch.empty(2, 5, 3, device="meta"), None, torch.empty(2, 5, device="meta").bool())
+    assert y.shape == (2, 5, 4)
+    assert state["c"].shape == (2, 1, 4)

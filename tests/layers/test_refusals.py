@@ -67,6 +67,15 @@ def test_bad_input_is_one_clear_line(arguments, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("dtype", [torch.long, torch.float64])
+def test_what_autocast_does_not_convert_is_refused(dtype):
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(InvalidInput, match=r"autocast does not convert; try x\.float"),
+    ):
+        call(FWP("delta_rnn", WIDTH, HEADS), torch.ones(B, T, WIDTH, dtype=dtype))
+
+
 @pytest.mark.parametrize(
     ("reset", "message"),
     [
@@ -112,6 +121,14 @@ def keeps(self, cell):
             lambda: fast_net(lambda self, cell: torch.cat([cell.read("W", cell.query("W"))] * 2, dim=-1)),
             "Mine: step gives vectors of size 6, expected the head size 3",
         ),
+        (lambda: fast_net(lambda self, cell: cell.read("W", cell.query("W")).mean(0)), "Mine: step gives a tensor ("),
+        (
+            lambda: fast_net(lambda self, cell: cell.read("W", cell.query("W")).sum()),
+            "Mine: step gives a tensor (), expected (3, ",
+        ),
+        (lambda: fast_net(lambda self, cell: None), "Mine: step gives a NoneType, expected a tensor"),
+        (lambda: fast_net(lambda self, cell: cell.program("Z").value), "unknown fast matrix of Mine 'Z'; known: W"),
+        (lambda: fast_net(lambda self, cell: cell.parameter("g")), "unknown parameter of Mine 'g'"),
     ],
 )
 def test_a_mistake_in_a_fast_net_is_one_clear_line(fast, message, slow):
@@ -127,6 +144,11 @@ def test_a_mistake_in_a_fast_net_is_one_clear_line(fast, message, slow):
         (lambda: fast_net(looks_back), "Mine looks back at 'y'; say so with recurrent = True"),
         (lambda: fast_net(keeps), "Mine keeps 'm'; say so with recurrent = True"),
         (lambda: fast_net(looks_back, recurrent=True), "Mine keeps no 'y' from step to step; name it in vectors(d)"),
+        (lambda: fast_net(keeps, recurrent=True), "Mine keeps no 'm' from step to step; name it in vectors(d)"),
+        (
+            lambda: fast_net(keeps, recurrent=True, vectors=lambda self, d: {"m": 2 * d}),
+            "Mine keeps 'm' of shape (3, 2, 3), expected (3, 2, 6); see vectors(d)",
+        ),
     ],
 )
 def test_a_fast_net_that_does_not_declare_its_memory_is_told_how(fast, message):

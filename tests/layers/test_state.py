@@ -24,6 +24,26 @@ def test_select_takes_rows_of_every_tensor(rows):
     assert state[2]["core"][0].shape == (2, 1)
 
 
+def test_a_tuple_of_rows_is_a_list_of_rows():
+    assert select(NESTED, (0, 1))[0]["W"].shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (0, "rows=0; use indices like [0, 2], a mask of the batch, or a slice"),
+        ([0, 3], "rows=[0, 3] do not fit this state: index 3 is out of bounds"),
+        (torch.tensor([True, False]), "do not fit this state"),
+        ([0.5], "rows=[0.5]; use indices"),
+    ],
+)
+def test_rows_that_a_state_does_not_have_are_one_line(rows, message):
+    with pytest.raises(InvalidInput) as error:
+        select(NESTED, rows)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_flat_lists_every_tensor_once_in_order():
     expected = [NESTED[0]["W"], NESTED[2]["position"], NESTED[2]["core"][0]]
     assert [id(tensor) for tensor in flat(NESTED)] == [id(tensor) for tensor in expected]

@@ -232,6 +232,34 @@ def test_a_config_that_cannot_be_built_is_one_line(change, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_config_of_something_else_is_one_line():
+    with pytest.raises(InvalidInput, match="its config is a dict, expected a SequenceConfig"):
+        SequenceModel({"inputs": 3})
+
+
+def test_gradients_of_each_sequence_alone():
+    """torch.func: no looking at values."""
+    model, tokens = model_and_tokens(PLAIN)
+    weights, targets = {key: p.detach() for key, p in model.named_parameters()}, tokens % PLAIN.outputs
+
+    def loss(weights, tokens, targets):
+        return torch.func.functional_call(LossOnly(model), {f"model.{k}": w for k, w in weights.items()}, (tokens, targets))
+
+    each = torch.vmap(torch.func.grad(loss), (None, 0, 0))(weights, tokens, targets)
+    for row in range(B):
+        expected = torch.autograd.grad(model.loss(tokens[row : row + 1], targets[row : row + 1])[0], list(model.parameters()))
+        torch.testing.assert_close([each[key][row] for key in weights], list(expected), **FLOAT64)
+
+
+class LossOnly(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens, targets):
+        return self.model.loss(tokens[None], targets[None])[0]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
