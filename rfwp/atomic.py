@@ -23,6 +23,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(unfinished, path)
         sync(path.parent)
+    except OSError as error:
+        # its own name is nothing that a user has heard of
+        if error.filename == str(unfinished) and error.filename2 is None:
+            error.filename = str(path)
+        raise
     finally:
         unfinished.unlink(missing_ok=True)
 

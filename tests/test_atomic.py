@@ -33,6 +33,13 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, c
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+    path = tmp_path / "no folder" / "file"
+    with pytest.raises(FileNotFoundError) as error:
+        write_whole(path, b"new")
+    assert error.value.filename == str(path)
+
+
 def test_two_that_write_at_once_do_not_mix(tmp_path):
     path = tmp_path / "file"
     with whole_file(path) as first, whole_file(path) as second:

@@ -29,6 +29,7 @@ def evaluate(
         run: The folder that `rfwp train` made, or the name of a model that comes with rfwp: code-execution-5.
     """
     # imported here because the other commands should start quickly
+    from rfwp.models.packaged import packaged_models
     from rfwp.train.folder import read_run_config
     from rfwp.train.log import ConsoleLog
 
@@ -36,7 +37,8 @@ def evaluate(
     if isinstance(config, RLRunConfig):
         _evaluate_agent(run, options, agent, log)
         return
-    if agent != AgentEvalOptions():
+    # of what is no run at all that is said below
+    if agent != AgentEvalOptions() and (config is not None or str(run) in packaged_models()):
         raise InvalidInput("--episodes, --runs, --protocol and the like are for agents; leave them away")
     if isinstance(config, LanguageRunConfig):
         _evaluate_text(run, options, log)
@@ -75,17 +77,19 @@ def _evaluate_agent(run: Path, options: EvalOptions, agent: AgentEvalOptions, lo
 
 def _evaluate_text(run: Path, options: EvalOptions, log: "ConsoleLog") -> None:
     """Perplexity, and the plot of the loss at each position of a segment."""
-    from rfwp.lm.trained import evaluate_run
+    from rfwp.lm.trained import evaluate_run, keep
     from rfwp.report.plots import plot_positions
 
     found = evaluate_run(run, options, log)
+    # before anything is written, which a folder may refuse
     console().print(listing((found.split, ""), found.rows()))
+    numbers = keep(found, run)
     try:
-        title = f"{run.name}: {found.split}"
-        files = plot_positions(found.by_position, run / f"loss-by-position-{found.split}", title)
+        title = f"{run.name}: {found.name}"
+        files = plot_positions(found.by_position, run / f"loss-by-position-{found.name}", title)
     except MissingExtra as error:
         # the numbers are there, and eval-SPLIT.json has what the plot would show
         print(f"rfwp: {error}", file=sys.stderr)
         files = []
-    for path in (run / f"eval-{found.split}.json", *files):
+    for path in (numbers, *files):
         console().print(f"-> {path}", style="dim", soft_wrap=True)

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+from safetensors import SafetensorError
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 from transformers.utils import logging
 
@@ -38,8 +39,9 @@ def export(path: str | Path, folder: Path) -> None:
         for part in parts:
             part.save_pretrained(unfinished)
         os.rename(unfinished, folder)
-    except OSError as error:
-        raise InvalidFile(f"cannot write {folder}: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise InvalidFile(f"cannot write {folder}: {reason}") from error
     finally:
         if bars:
             logging.enable_progress_bar()

@@ -15,11 +15,8 @@ from rfwp.tasks.types import SPLITS
 from rfwp.tasks.wikitext import Text
 from rfwp.tasks.words import Words
 from rfwp.train.checkpoint import BEST, CONFIG, EARLIER_BEST, STATE, load
-from rfwp.train.folder import LOCK
+from rfwp.train.folder import LOCK, WORDS
 from rfwp.train.model import load_weights
-
-WORDS = "words.txt"
-"""One word a line, in the folder of the model or of its run."""
 
 _log = logging.getLogger("rfwp")
 

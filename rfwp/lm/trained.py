@@ -32,6 +32,13 @@ class Evaluation:
     """Mean -log p in nats at each position, with the state cut before each segment, and carried where the run does that."""
     place: str
     """Where the text of the split lies."""
+    own: bool
+    """That of the run itself, and none that was named for this evaluation."""
+
+    @property
+    def name(self) -> str:
+        """Of its files: those of another text are not in the place of the run's own."""
+        return self.split if self.own else f"{self.split}-{Path(self.place).resolve().name}"
 
     def rows(self) -> list[tuple[str, str]]:
         return [
@@ -44,7 +51,7 @@ class Evaluation:
 
 
 def evaluate_run(path: Path, options: EvalOptions, log: Log) -> Evaluation:
-    """By the paper's protocol; the numbers are also kept in the run's folder, as eval-SPLIT.json."""
+    """By the paper's protocol."""
     if options.input is not None:
         raise InvalidInput(f"--input is for tasks of sequences; a language model goes on with a text: rfwp generate {path}")
     if options.data is not None:
@@ -70,9 +77,8 @@ def evaluate_run(path: Path, options: EvalOptions, log: Log) -> Evaluation:
     curves = {"state cut before each segment": cut} | ({"state carried": found} if carry else {})
     how = "full context" if carry else f"windows of {segment} words, {stride} apart"
     by_position = {name: _numbers(curve.by_position) for name, curve in curves.items()}
-    evaluation = Evaluation(options.split, how, found, seconds, by_position, _place(config, options.split))
-    _keep(evaluation, path)
-    return evaluation
+    own = not (options.text or options.held_out)
+    return Evaluation(options.split, how, found, seconds, by_position, _place(config, options.split), own)
 
 
 def _at_its_place(config: LanguageRunConfig, options: EvalOptions) -> LanguageRunConfig:
@@ -94,7 +100,8 @@ def _numbers(values: torch.Tensor) -> list[float]:
     return [round(value, 6) for value in values.tolist() if value == value]
 
 
-def _keep(evaluation: Evaluation, path: Path) -> None:
+def keep(evaluation: Evaluation, run: Path) -> Path:
+    """The numbers, as eval-SPLIT.json in the run's folder."""
     data = {
         "split": evaluation.split,
         "text": evaluation.place,
@@ -104,4 +111,6 @@ def _keep(evaluation: Evaluation, path: Path) -> None:
         "seconds": round(evaluation.seconds, 3),
         "by_position": evaluation.by_position,
     }
-    replace_file(path / f"eval-{evaluation.split}.json", (json.dumps(data) + "\n").encode())
+    path = run / f"eval-{evaluation.name}.json"
+    replace_file(path, (json.dumps(data) + "\n").encode())
+    return path

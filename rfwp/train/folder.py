@@ -13,7 +13,7 @@ from rfwp.atomic import sync
 from rfwp.config import AnyRunConfig, LanguageRunConfig, RunConfig, differences, from_dict, to_dict
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError
 from rfwp.tasks import Split
-from rfwp.train.checkpoint import replace_file, writing
+from rfwp.train.checkpoint import BEST, EARLIER_BEST, LAST, PREVIOUS, replace_file, writing
 from rfwp.train.places import PLACES
 from rfwp.train.result import Result, RunResult
 from rfwp.version import __version__
@@ -26,6 +26,10 @@ except ImportError:  # not on Windows
 log = logging.getLogger("rfwp")
 
 CONFIG, METRICS, RESULT, LOCK = "config.json", "metrics.jsonl", "result.json", ".lock"
+WORDS = "words.txt"
+"""Of a language model: one word a line."""
+FILES = (METRICS, RESULT, WORDS, LAST, PREVIOUS, BEST, EARLIER_BEST)
+"""What a run writes after its config."""
 
 C = TypeVar("C")
 R = TypeVar("R", bound=RunResult)
@@ -69,6 +73,7 @@ class Folder(Generic[C, R]):
     def check(self, config: C, data: str | None = None, moved: Iterable[str] = ()) -> None:
         """A run that is here must be of this config and these data. `moved`: places of data, which may be others."""
         if not self.used:
+            self._check_nothing_of_a_run()
             return
         saved = _read_json(self.path / CONFIG).get("data")
         # without a fingerprint nothing tells data that have moved from others
@@ -81,6 +86,12 @@ class Folder(Generic[C, R]):
             raise InvalidInput(f"{self.path} holds a run of another config: {'; '.join(changes)}; {advice}")
         if data is not None and saved not in (None, data):
             raise InvalidInput(f"{self.path} was trained on other data than the task has now; use another folder")
+
+    def _check_nothing_of_a_run(self) -> None:
+        """A run writes its config first: what has its files' names without one is somebody else's, and would be lost."""
+        if here := [name for name in FILES if (self.path / name).exists()]:
+            seen = ", ".join(here)
+            raise InvalidInput(f"{self.path} has {seen} but no {CONFIG}, so it is the folder of no run; use another folder")
 
     def create(self, config: C, data: str | None = None) -> None:
         """Write the run's config, and which data it has, if it has any; of a run that is here, where its data lie now."""

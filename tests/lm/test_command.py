@@ -88,6 +88,16 @@ def test_a_carried_run_is_evaluated_in_full_context_and_shows_what_that_buys(cap
     assert len(json.loads((tmp_path / "eval-test.json").read_text())["by_position"]) == 2
 
 
+def test_what_cannot_be_kept_has_been_shown(capsys, tmp_path, monkeypatch, text):
+    result = trainer(tmp_path, tiny_config(text, **{"train.steps": 4})).run()
+    (tmp_path / "eval-test.json").mkdir()
+    code, out, err = run(capsys, "eval", str(tmp_path), *DEVICE)
+    assert code == 2
+    assert f"{result.metrics['perplexity']:.2f}" in out
+    assert "eval-test.json" in err
+    assert len(err.splitlines()) == 1
+
+
 def test_without_matplotlib_the_numbers_are_kept(capsys, tmp_path, monkeypatch, text):
     trainer(tmp_path, tiny_config(text, **{"train.steps": 4})).run()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -225,9 +225,11 @@ def test_attention_cannot_carry_a_state_that_grows(tmp_path, text):
 
 
 def test_another_vocabulary_than_the_run_has_is_one_line(tmp_path, text):
+    config = tiny_config(text, **{"train.steps": 4, "train.validate_every": 4})
+    trainer(tmp_path, config).run()
     (tmp_path / "words.txt").write_text("".join(f"x{n}\n" for n in range(18)) + "<eos>\n<unk>\n")
     with pytest.raises(InvalidFile, match=r"trained with another vocabulary \(20 words\) than this text has \(20\): word 0"):
-        trainer(tmp_path, tiny_config(text))
+        trainer(tmp_path, config)
 
 
 def begun(tmp_path, text):

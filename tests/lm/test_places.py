@@ -116,7 +116,9 @@ def test_eval_reads_the_text_at_its_new_place_and_leaves_the_run_as_it_is(capsys
     assert "(the text of the run; if it has moved, name its place: --text, --held-out)" in err
     code, _, err = evaluate(capsys, folder, "--held-out", new / "there")
     assert (code, err) == (0, "")
-    kept = json.loads((folder / "eval-test.json").read_text())
+    # not in the place of the numbers of the run's own text
+    assert not (folder / "eval-test.json").exists()
+    kept = json.loads((folder / "eval-test-there.json").read_text())
     assert (kept["perplexity"], kept["text"]) == (result.metrics["perplexity"], str(new / "there"))
     code, _, err = evaluate(capsys, folder, "--split", "train", "--text", new / "here")
     assert (code, err) == (0, "")

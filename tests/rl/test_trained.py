@@ -84,8 +84,8 @@ def test_a_run_without_a_checkpoint_says_when_there_will_be_one(catch, tmp_path,
     assert "has no checkpoint yet" in err
 
 
-def test_flags_of_agents_are_not_for_other_models(tmp_path, capsys):
-    code, _, err = run(capsys, "eval", str(tmp_path), "--episodes", "3")
+def test_flags_of_agents_are_not_for_other_models(capsys):
+    code, _, err = run(capsys, "eval", "code-execution-5", "--episodes", "3")
     assert (code, err) == (2, "rfwp: --episodes, --runs, --protocol and the like are for agents; leave them away\n")
 
 

@@ -121,10 +121,10 @@ def test_a_signal_saves_and_stops(number, way, tmp_path):
 
 
 class Failing:
-    """The environments of a config that raise at each of these steps of theirs."""
+    """The environments of a config that raise at each of these steps of theirs, once `when` holds."""
 
-    def __init__(self, *arguments, at):
-        self._inside, self.at, self.step = make(*arguments), at, 0
+    def __init__(self, *arguments, at, when=lambda: True):
+        self._inside, self.at, self.when, self.step = make(*arguments), at, when, 0
 
     def __getattr__(self, name):
         return getattr(self._inside, name)
@@ -132,6 +132,9 @@ class Failing:
     def recv(self):
         self.step += 1
         if self.step in self.at:
+            end = time.monotonic() + 60
+            while not self.when() and time.monotonic() < end:
+                time.sleep(0.001)
             raise RuntimeError("emulator lost")
         return self._inside.recv()
 
@@ -149,8 +152,14 @@ def test_training_goes_on_when_an_environment_fails(mode, way, tmp_path):
 def test_an_environment_that_fails_again_and_again_stops_the_run_with_the_cause_and_a_checkpoint(way, tmp_path):
     # of the first environments only: what was learned before is kept
     log, ages = Lines(), [{12}, {12}]
+
+    def learned():
+        # side by side, environments could fail before the learner has had a core
+        return not way["side_by_side"] or agent.learner.updates > 0
+
+    agent = trainer(tmp_path, log=log, make=lambda *a: Failing(*a, at=ages.pop() if ages else {1}, when=learned), **way)
     with pytest.raises(EnvironmentFailed, match="3 times in a row, the last time with RuntimeError: emulator lost"):
-        trainer(tmp_path, log=log, make=lambda *a: Failing(*a, at=ages.pop() if ages else {1}), **way).run()
+        agent.run()
     steps = read(tmp_path / "last").state["steps"]
     assert steps >= 40
     assert log.lines[-1].startswith(f"stopped by its environments after {steps} steps, saved; go on with: rfwp train --resume")

@@ -36,6 +36,12 @@ def train(capsys, *arguments):
     return run(capsys, "train", *map(str, arguments), *DEVICE)
 
 
+def test_options_of_agents_do_not_hide_a_wrong_path(capsys, tmp_path):
+    code, _, err = run(capsys, "eval", str(tmp_path / "nowhere"), "--episodes", "2", *DEVICE)
+    assert code == 2
+    assert "nowhere" in err
+
+
 def test_train_then_eval(capsys, tmp_path):
     folder = tmp_path / "run"
     code, out, err = train(capsys, PRESET, "--out", folder, *SET)

@@ -14,9 +14,9 @@ from rfwp.config import (
     SequenceConfig,
     to_dict,
 )
-from rfwp.errors import InvalidFile
+from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.rl.result import RLFolder
-from rfwp.train.folder import RunFolder, read_run_config
+from rfwp.train.folder import FILES, RunFolder, read_run_config
 
 MODEL = SequenceConfig(5, 5)
 RUNS = [RunConfig(MODEL, CodeExecutionConfig()), LanguageRunConfig(MODEL), RLRunConfig(AgentConfig(), MemoryGameConfig())]
@@ -39,6 +39,17 @@ def test_a_folder_without_a_run_says_so(tmp_path):
     assert read_run_config(tmp_path) is None
     with pytest.raises(InvalidFile, match="holds no run of a model of sequences; give the folder of one"):
         RunFolder(tmp_path).config()
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("config", RUNS, ids=lambda config: type(config).__name__)
+def test_what_looks_like_a_run_but_is_none_is_left_alone(tmp_path, config, name):
+    folder = (RLFolder if isinstance(config, RLRunConfig) else RunFolder)(tmp_path)
+    folder.check(config)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InvalidInput, match=f"has {name} but no config.json, so it is the folder of no run; use another folder"):
+        folder.check(config)
+    assert (tmp_path / name).read_text() == "mine"
 
 
 def test_a_run_is_no_run_of_another_kind(tmp_path):
