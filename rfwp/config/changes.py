@@ -33,6 +33,10 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise InvalidInput(f"--set {text}: expected name=value, for example train.lr=1e-3")
+        if name == "preset":
+            raise InvalidInput(
+                f"--set {text}: it says what a run was made from, and cannot be set; name another preset in its place"
+            )
         if name in changes:
             raise InvalidInput(f"--set {name} is there twice; give it once")
         words = {"none": None, "true": True, "false": False}

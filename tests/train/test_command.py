@@ -217,6 +217,7 @@ def test_a_changed_task_brings_its_vocabulary(capsys, tmp_path):
         ([PRESET, "--set", "train.lr"], "--set train.lr: expected name=value"),
         ([PRESET, "--set", "train.lr=NaN"], "expected a finite number"),
         ([PRESET, "--set", "train.lr=1", "train.lr=2"], "--set train.lr is there twice"),
+        ([PRESET, "--set", "preset=lm/rdn"], "--set preset=lm/rdn: it says what a run was made from"),
         ([PRESET, "--set", "train.lr=1", "--set", "train.clip=2"], "--set is there twice; put all values behind one --set"),
         ([PRESET, "--epochs", "0"], "train.epochs=0; use at least 1"),
         ([PRESET, "--seeds", "1", "1"], "a seed is there twice"),
