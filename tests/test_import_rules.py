@@ -48,7 +48,7 @@ FENCES = {
     "triton": {"ops/gpu"},
     "numba": {"ops/cpu"},
     "llvmlite": {"ops/cpu"},
-    "safetensors": {"models/pretrained.py", "train/checkpoint.py"},
+    "safetensors": {"models/pretrained.py", "train/checkpoint.py", "hf/export.py"},
     "huggingface_hub": {"models/pretrained.py", "tasks/hub.py"},
     "transformers": {"hf"},
     "tokenizers": {"hf"},

@@ -29,16 +29,16 @@ def evaluate(
         run: The folder that `rfwp train` made, or the name of a model that comes with rfwp: code-execution-5.
     """
     # imported here because the other commands should start quickly
-    from rfwp.models.packaged import packaged_models
     from rfwp.train.folder import read_run_config
     from rfwp.train.log import ConsoleLog
+    from rfwp.train.trained import is_packaged
 
     log, config = ConsoleLog(Console(stderr=True)), read_run_config(run)
     if isinstance(config, RLRunConfig):
         _evaluate_agent(run, options, agent, log)
         return
     # of what is no run at all that is said below
-    if agent != AgentEvalOptions() and (config is not None or str(run) in packaged_models()):
+    if agent != AgentEvalOptions() and (config is not None or is_packaged(run)):
         raise InvalidInput("--episodes, --runs, --protocol and the like are for agents; leave them away")
     if isinstance(config, LanguageRunConfig):
         _evaluate_text(run, options, log)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from rfwp.errors import InvalidInput, check_device, check_reset, check_same, check_shapes
-from rfwp.ops.state import autocast_enabled
+from rfwp.ops.state import autocast_enabled, transforming
 
 S = TypeVar("S")
 
@@ -67,6 +67,11 @@ class Stepwise(nn.Module):
         check_step(f"{type(self).__name__}.step", "x", x, "B inputs", reset)
         y, state = self(x.unsqueeze(1), state, None if reset is None else reset.unsqueeze(1))
         return y.squeeze(1), state
+
+
+def may_look(x: Tensor) -> bool:
+    """Whether values can be checked: a graph and torch.func show none, and on a GPU every look would wait for it."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not transforming()
 
 
 def check_step(where: str, name: str, x: Tensor, pattern: str, reset: Tensor | None) -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfwp.errors import InvalidInput, check_same, check_shapes
-from rfwp.layers.state import autocast_enabled
+from rfwp.layers.state import autocast_enabled, may_look
 from rfwp.models.adaptive_loss import LOGITS, adaptive_nll, cluster_of, precise
 
 
@@ -91,8 +91,7 @@ class TiedAdaptive(nn.Module):
             raise InvalidInput(
                 f"TiedAdaptive: capacity={tuple(capacity)}; give one number for each of {len(self.clusters)} clusters"
             )
-        # a compiled graph cannot look at values, and looking at them on a GPU would wait for it at every call
-        if torch.compiler.is_compiling() or targets.device.type != "cpu":
+        if not may_look(targets):
             return
         if len(targets) and (largest := int(targets.max())) >= self.ends[-1]:
             raise InvalidInput(f"TiedAdaptive: targets contain {largest}, outside of the vocabulary 0 .. {self.ends[-1] - 1}")

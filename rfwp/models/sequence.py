@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from rfwp.config import BlocksConfig, SequenceConfig
 from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes, unknown
 from rfwp.layers.fwp import FWP
-from rfwp.layers.state import check_state, check_step
+from rfwp.layers.state import check_state, check_step, may_look
 from rfwp.models.adaptive import TiedAdaptive
 from rfwp.models.core import build_core
 from rfwp.models.generate import generate
 from rfwp.models.pretrained import Pretrained
-from rfwp.ops.state import transforming
 
 
 class SequenceModel(Pretrained):
@@ -146,8 +145,7 @@ class SequenceModel(Pretrained):
         if tokens.dtype not in (torch.int64, torch.int32):
             raise InvalidInput(f"SequenceModel: {name} are {tokens.dtype}, expected torch.long; try {name}.long()")
         check_device("SequenceModel", name, tokens, "the model", next(self.parameters()))
-        # a compiled graph cannot look at values, and looking at them on a GPU would wait for it at every call
-        if torch.compiler.is_compiling() or transforming() or tokens.device.type != "cpu":
+        if not may_look(tokens):
             return
         counted = tokens if ignore is None else tokens[tokens != ignore]
         if counted.numel():

@@ -175,8 +175,9 @@ def made_of_runs(runs: Sequence[Run]) -> str:
 
 def _curves(identity: str, name: str, models: Mapping[str, Sequence[Run]], perplexity: bool = False) -> Figure:
     rank = {model: n for n, model in enumerate(COLOURS)}
-    order = sorted(models, key=lambda preset: (_rank(preset.partition("/")[2], rank), preset))
-    style = styles({preset: preset.partition("/")[2] for preset in order})
+    rows = {preset: preset.partition("/")[2].partition(":")[0] for preset in models}
+    order = sorted(models, key=lambda preset: (_rank(rows[preset], rank), preset))
+    style = styles({preset: rows[preset] for preset in order})
     lines, ends = [], []
     for preset in order:
         band = _band(models[preset], scale=1 if perplexity else 100)
@@ -237,8 +238,10 @@ def _by_op(rows: Sequence[Measurement], size: str, name: str) -> dict[str, list[
 
 
 def _model(preset: str) -> str:
-    """As printed; the versions of a language model keep their names here."""
-    return preset.partition("/")[2] if is_language(preset) else find(preset).title
+    """As printed; the versions of a language model keep their names here, and `table/row:variant` is `row, variant`."""
+    row, _, variant = preset.partition(":")
+    title = row.partition("/")[2] if is_language(preset) else find(row).title
+    return f"{title}, {variant}" if variant else title
 
 
 def _over(model: str, baseline: str) -> str:

@@ -56,9 +56,14 @@ def answer(path: Path, options: EvalOptions, log: Log) -> list[Said]:
 def _load(path: Path, options: EvalOptions, log: Log) -> tuple[RunConfig, SequenceModel, Any]:
     """Of a run; or of a model that comes with rfwp, by its name. A folder that is here wins."""
     device = find_device(options.device)
-    packaged = None if path.exists() else packaged_models().get(str(path))
+    packaged = packaged_models()[str(path)] if is_packaged(path) else None
     config, model, task = _load_run(path, options.data, log) if packaged is None else _load_packaged(packaged, options.data)
     return config, model.to(device).eval(), task
+
+
+def is_packaged(path: Path) -> bool:
+    """The name of a model that comes with rfwp, and not a folder."""
+    return not path.exists() and str(path) in packaged_models()
 
 
 def _load_packaged(path: Path, data: Path | None) -> tuple[RunConfig, SequenceModel, Any]:
