@@ -84,7 +84,7 @@ class Block(Stepwise):
     def forward(self, x: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, Any]:
         """x (B, T, width), reset (B, T) -> y (B, T, width) and the layer's state after the last step."""
         # before the norm, which would not say it so clearly
-        check_input("Block", x, self.layer_norm.normalized_shape[0], reset, next(self.layer.parameters(), self.layer_norm.weight))
+        check_input("Block", x, self.layer_norm.normalized_shape[0], reset, self.layer_norm.weight)
         if self.wiring == "post":
             mixed, state = self.layer(x, state, reset)
             a = self.layer_norm(x + self.dropout(mixed))
