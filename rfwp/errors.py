@@ -32,6 +32,11 @@ class MissingExtra(RFWPError, ImportError):
     """A feature that needs an optional dependency."""
 
 
+def reason(error: BaseException) -> str:
+    """What an error of somebody else's says, in one line: of a disk only `No space left on device`."""
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """`unknown model 'delta_rn'; did you mean 'delta_rnn'?`, or the whole list when nothing is close."""
     names = sorted(known)

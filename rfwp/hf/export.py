@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from rfwp.errors import InvalidFile
+from rfwp.errors import InvalidFile, reason
 from rfwp.hf.config import RFWPConfig
 from rfwp.hf.model import RFWPForCausalLM
 from rfwp.hf.tokenizer import word_tokenizer
@@ -40,8 +40,7 @@ def export(path: str | Path, folder: Path) -> None:
             part.save_pretrained(unfinished)
         os.rename(unfinished, folder)
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise InvalidFile(f"cannot write {folder}: {reason}") from error
+        raise InvalidFile(f"cannot write {folder}: {reason(error)}") from error
     finally:
         if bars:
             logging.enable_progress_bar()

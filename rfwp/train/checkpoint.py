@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rfwp.atomic import sync, write_whole
-from rfwp.errors import InvalidFile
+from rfwp.errors import InvalidFile, reason
 
 LAST, PREVIOUS = "last", "previous"
 BEST, EARLIER_BEST = "best", ".best-before"
@@ -131,8 +131,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise InvalidFile(f"cannot read {path}: {reason}; was it made by another version?") from error
+        raise InvalidFile(f"cannot read {path}: {reason(error)}; was it made by another version?") from error
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -160,10 +159,9 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         run = path.parent
         state = f"earlier checkpoints in {run} are whole" if run.is_dir() else f"the folder {run} is gone"
-        raise InvalidFile(f"cannot write {path}: {reason}; {state}") from error
+        raise InvalidFile(f"cannot write {path}: {reason(error)}; {state}") from error
 
 
 def _write(checkpoint: Checkpoint, folder: Path) -> None:

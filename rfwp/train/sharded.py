@@ -30,7 +30,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from rfwp.errors import InvalidFile, InvalidInput
+from rfwp.errors import InvalidFile, InvalidInput, reason
 from rfwp.layers import Block
 from rfwp.models import SequenceModel
 from rfwp.models.core import Stack
@@ -313,7 +313,7 @@ def _reason(error: BaseException) -> str:
     """In one line; of several processes that of the first that failed."""
     if isinstance(error, CheckpointException):
         error = next(iter(error.failures.values()))[0]
-    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    return reason(error)
 
 
 def _gather(world: World, thing: Any) -> list[Any]:
