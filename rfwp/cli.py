@@ -94,7 +94,7 @@ def _check_command(arguments: list[str]) -> None:
         raise unknown("command", arguments[0], COMMANDS)
     # the last one would count, and the others would be lost in silence
     for flag in ("--set", "--seeds", "--models", "--games"):
-        if arguments.count(flag) > 1:
+        if sum(argument.partition("=")[0] == flag for argument in arguments) > 1:
             raise InvalidInput(f"{flag} is there twice; put all values behind one {flag}")
 
 

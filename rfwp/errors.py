@@ -122,6 +122,11 @@ def usable_device(device: torch.device | str) -> torch.device:
         raise InvalidInput(f"device {device!r} does not exist; use 'cpu', 'cuda', 'cuda:1', 'mps' or 'meta'") from None
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise InvalidInput(f"device '{found}' is not here: PyTorch sees {torch.cuda.device_count()} CUDA devices; use 'cpu'")
+    if found.type not in ("cpu", "cuda", "meta"):
+        try:
+            torch.empty(0, device=found)
+        except (RuntimeError, AssertionError):
+            raise InvalidInput(f"device '{found}' is not here: this PyTorch cannot use it; use 'cpu'") from None
     return found
 
 

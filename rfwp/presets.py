@@ -65,9 +65,18 @@ ALIASES = {"lm/delta-mlp": "lm/delta-mlp-b", "lm/delta-rnn": "lm/delta-rnn-b", "
 """Table 1 has the best version of each ablation under its plain name."""
 
 
+WIKI_28M = {
+    **{f"wiki-28m/{row}": f"lm/{row}" for row in ("transformer", "linear-transformer", "delta-net", "delta-mlp")},
+    **{f"wiki-28m/{row}": f"lm/{row}" for row in ("delta-delta-net", "delta-rnn", "delta-lstm", "rdn")},
+    **{f"wiki-28m/{row}-full-context": f"lm-full-context/{row}" for row in ("delta-rnn", "rdn")},
+}
+"""The rows of Table 1 on another, smaller text than WikiText-103: whose model each of them has."""
+
+
 def find(name: str) -> Preset:
     """A preset by `table/row`."""
     known = presets()
+    name = WIKI_28M.get(name, name)
     name = ALIASES.get(name, name)
     if name not in known:
         raise unknown("preset", name, known)
@@ -105,14 +114,6 @@ def run_config(name: str) -> RunConfig:
         raise InvalidInput(f"preset {name} has a model but no training run; these tables have: {', '.join(TASKS)}")
     train = TrainConfig(lr=3e-3, clip=0.1) if isinstance(model.core, LSTMConfig) else TrainConfig()
     return RunConfig(model, TASKS[table], train, name)
-
-
-WIKI_28M = {
-    **{f"wiki-28m/{row}": f"lm/{row}" for row in ("transformer", "linear-transformer", "delta-net", "delta-mlp")},
-    **{f"wiki-28m/{row}": f"lm/{row}" for row in ("delta-delta-net", "delta-rnn", "delta-lstm", "rdn")},
-    **{f"wiki-28m/{row}-full-context": f"lm-full-context/{row}" for row in ("delta-rnn", "rdn")},
-}
-"""The rows of Table 1 on another, smaller text than WikiText-103: whose model each of them has."""
 
 
 def language_run(name: str) -> LanguageRunConfig:

@@ -66,7 +66,7 @@ class MatrixTrace:
         earlier one has a negative share. Zero where nothing was read, and for what was written before the memory was emptied.
         What stood in the memory at the start has the rest of the sum.
         """
-        until = slice(step + 1)
+        until = slice(step + 1 or None)
         return shares(self.keys[until], self.writes[until], self.restarts[until], self.queries[step], self.reads[step])
 
 

@@ -9,7 +9,7 @@ import torch
 import rfwp
 from rfwp import config as configs
 from rfwp.errors import InvalidInput, UnknownName
-from rfwp.presets import model_config, presets
+from rfwp.presets import find, model_config, presets
 
 LM = {
     "transformer": 44_018_394,
@@ -170,11 +170,17 @@ def test_bad_name_or_change_is_one_clear_line(name, changes, message):
     assert "\n" not in str(error.value)
 
 
+def test_rows_of_another_text_have_the_models_of_table_1():
+    assert find("wiki-28m/rdn") == find("lm/rdn")
+    assert find("wiki-28m/delta-rnn") == find("lm/delta-rnn-b")
+
+
 @pytest.mark.parametrize(
     ("name", "device", "message"),
     [
         ("atari/rdn", "cuuda", "device 'cuuda' does not exist; use 'cpu'"),
         ("atari/rdn", "cuda:99", "device 'cuda:99' is not here: PyTorch sees"),
+        ("atari/rdn", "xpu:99", "device 'xpu:99' is not here: this PyTorch cannot use it; use 'cpu'"),
         (3, "cpu", "build takes the name of a preset or the config of a model, saw 3"),
     ],
 )

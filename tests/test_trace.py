@@ -77,6 +77,11 @@ def test_shares_say_which_write_was_read(tokens):
         torch.testing.assert_close(shares[i, head], part @ whole / (whole @ whole), rtol=1e-4, atol=1e-5)
 
 
+def test_the_last_step_has_two_numbers(tokens):
+    record = rfwp.trace(build(), tokens).layers[1].matrices["W"]
+    assert torch.equal(record.shares(-1), record.shares(len(record.keys) - 1))
+
+
 def test_shares_of_nothing_are_zero():
     model = build(FWPConfig(rule="sum", phi="elu"))
     for block in model.core.blocks:

@@ -8,7 +8,7 @@ import torch
 
 from rfwp.bench.options import Common
 from rfwp.bench.records import Timing
-from rfwp.errors import InvalidInput
+from rfwp.errors import InvalidInput, usable_device
 
 Run = Callable[[], Any]
 K = TypeVar("K", bound=Hashable)
@@ -25,15 +25,9 @@ def find_device(name: str) -> torch.device:
     """`auto`: a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InvalidInput(f"device '{name}' is not known; use cpu, cuda or auto") from None
+    device = usable_device(name)
     if device.type not in ("cpu", "cuda"):
         raise InvalidInput(f"device '{name}' cannot be timed; use cpu, cuda or auto")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        seen = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU that PyTorch can use"
-        raise InvalidInput(f"device '{name}' asked for, saw {seen}; use --device cpu")
     if device.type == "cuda":
         # events are recorded on the current GPU; set_device takes none without a number
         device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

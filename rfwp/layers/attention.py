@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfwp.errors import InvalidInput, check_heads, unknown
+from rfwp.errors import InvalidInput, check_heads, check_probability, unknown
 from rfwp.fwp.types import State
 from rfwp.layers.state import Stepwise, check_input, check_state
 from rfwp.ops import attention as op
@@ -38,8 +38,7 @@ class Attention(Stepwise):
         check_heads(width, heads)
         if window is not None and not (isinstance(window, int) and window >= 1):
             raise InvalidInput(f"Attention: window={window}; use a whole number of steps, at least 1, or None for all of them")
-        if not 0 <= dropout <= 1:
-            raise InvalidInput(f"Attention: dropout={dropout} is not a probability; use a value from 0 to 1")
+        check_probability("Attention", "dropout", dropout)
         if backend not in BACKENDS:
             raise unknown("backend", backend, BACKENDS)
         self.width, self.heads, self.head_size = width, heads, width // heads

@@ -18,7 +18,7 @@ from rfwp.fwp.types import Program, State
 from rfwp.fwp.zoo import composition as find_composition
 from rfwp.layers.state import Stepwise, check_input, check_state
 from rfwp.ops import programmed
-from rfwp.ops.backend import check_backend, full_precision
+from rfwp.ops.backend import check_backend, check_scan, full_precision
 from rfwp.ops.state import state_dtype
 
 
@@ -131,6 +131,7 @@ class FWP(Stepwise):
         """The program u (B, T, H, outputs) -> the fast net's output y (B, T, H, V) and the state."""
         plan = self.plan
         if plan == "scan":
+            check_scan(f"FWP ({self.composition})", self.backend, u)
             feed_back = self.slow.feed_back if self.composition.slow.feeds_back else None
             with full_precision(u):
                 return scan(

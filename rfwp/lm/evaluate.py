@@ -1,7 +1,6 @@
 """How well a language model predicts a text: quickly while it trains, and by the paper's protocol at the end."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from rfwp.config import LanguageRunConfig
 from rfwp.models import SequenceModel
 from rfwp.models.perplexity import Perplexity, full_context, sliding_window
 from rfwp.train.distributed import World
-from rfwp.train.step import Precision, switched
+from rfwp.train.step import precision_of
 
 STREAMS = 10
 """Streams of a validation with carried state, as in the authors' code."""
@@ -64,9 +63,3 @@ def paper_perplexity(
 def _of_all(found: Perplexity, world: World) -> Perplexity:
     """What all processes have counted; each adds it up in the same order, so that they agree to the last bit."""
     return Perplexity(*(torch.stack(world.gather(part)).sum(0) for part in (found.sums, found.counts)))
-
-
-@contextmanager
-def precision_of(precision: Precision, device: torch.device) -> Iterator[None]:
-    with switched(precision), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        yield

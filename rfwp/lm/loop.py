@@ -26,7 +26,7 @@ from rfwp.tasks.words import Words, check_same_vocabulary
 from rfwp.train.epochs import EpochRunner
 from rfwp.train.log import Moment
 from rfwp.train.progress import Counted
-from rfwp.train.runner import Options
+from rfwp.train.runner import Diverged, Options
 from rfwp.train.speed import Speed
 from rfwp.train.step import TrainStep
 
@@ -146,7 +146,7 @@ class LanguageTrainer(EpochRunner):
 
     def _validated(self) -> dict[str, float]:
         found = quick_perplexity(self.model, self.valid, self.config, self.world)
-        if not math.isfinite(found.mean):
+        if not math.isfinite(found.perplexity):
             self._diverged(f"the loss on the validation text is {found.mean}", self.progress.epoch, self.progress.step - 1)
         return {self.score: found.perplexity}
 
@@ -162,6 +162,8 @@ class LanguageTrainer(EpochRunner):
 
             stride = self.config.train.test_stride
             reached = paper_perplexity(self.model, tokens, self.config, stride, show, self.world)
+            if not math.isfinite(reached.perplexity):
+                raise Diverged(f"the loss on the {name} text is {reached.mean}; the run is saved, rfwp eval tests it again")
             found[name] = {self.score: reached.perplexity}
         return found["test"], found["valid"] | {"perplexity while training": self.best.score}
 

@@ -9,7 +9,7 @@ import torch
 
 from rfwp.config import LanguageRunConfig, replace
 from rfwp.errors import InvalidInput
-from rfwp.lm.evaluate import on_device, paper_perplexity, precision_of
+from rfwp.lm.evaluate import on_device, paper_perplexity
 from rfwp.lm.saved import load_language_model, places_of_text, text_of_run
 from rfwp.models.perplexity import Perplexity, sliding_window
 from rfwp.train.checkpoint import replace_file
@@ -17,6 +17,7 @@ from rfwp.train.folder import RunFolder
 from rfwp.train.log import Log
 from rfwp.train.options import EvalOptions
 from rfwp.train.speed import find_device
+from rfwp.train.step import precision_of
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     if not model.training:
         yield
         return
+    # a part may have been in another mode than the whole
+    before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train()
+        for module, training in before:
+            module.training = training

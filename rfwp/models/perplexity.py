@@ -51,7 +51,7 @@ class Perplexity:
     @property
     def perplexity(self) -> float:
         """exp(mean -log p), infinite where that is beyond all numbers."""
-        return math.exp(self.mean) if self.mean < 700 else math.inf
+        return math.inf if self.mean >= 700 else math.exp(self.mean)
 
     @property
     def by_position(self) -> Tensor:

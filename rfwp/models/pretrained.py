@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from rfwp.atomic import whole_file, write_whole
 from rfwp.config import ModelConfig, from_dict, to_dict
-from rfwp.errors import InvalidFile, InvalidInput, RFWPError, missing_extra, unknown, usable_device
+from rfwp.errors import InvalidFile, InvalidInput, RFWPError, missing_extra, reason, unknown, usable_device
 from rfwp.models.packaged import packaged_models
 from rfwp.version import __version__
 
@@ -61,7 +61,7 @@ class Pretrained(nn.Module):
             save_directory.mkdir(parents=True, exist_ok=True)
             _write(save_directory, tensors, text)
         except (OSError, SafetensorError) as error:
-            raise InvalidFile(f"cannot save to {save_directory}: {_one_line(error)}") from error
+            raise InvalidFile(f"cannot save to {save_directory}: {reason(error)}") from error
 
     def _check_described(self) -> None:
         """Nothing but the weights and the config is saved, so they must make this model again."""
@@ -194,7 +194,7 @@ def locate(
             allow_patterns=[WEIGHTS, CONFIG],
         )
     except (OSError, ValueError) as error:
-        raise InvalidFile(f"no folder '{path}' here, and no such model from the hub: {_one_line(error)}") from error
+        raise InvalidFile(f"no folder '{path}' here, and no such model from the hub: {reason(error)}") from error
     return Path(folder)
 
 
@@ -206,7 +206,7 @@ def read_config(folder: Path) -> ModelConfig:
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidFile(f"{path} is not readable as JSON: {_one_line(error)}") from error
+        raise InvalidFile(f"{path} is not readable as JSON: {reason(error)}") from error
     if not isinstance(data, dict) or not isinstance(data.get("rfwp"), str) or "model" not in data:
         seen = ", ".join(list(data)[:4]) if isinstance(data, dict) else type(data).__name__
         raise InvalidFile(f"{path} was not written by rfwp: expected 'rfwp' and 'model', saw {seen or 'nothing'}")
@@ -230,7 +230,7 @@ def _read_weights(folder: Path, expected: dict[str, Tensor]) -> dict[str, Tensor
     try:
         tensors = safetensors.torch.load_file(path)
     except (OSError, SafetensorError) as error:
-        raise InvalidFile(f"{path} is truncated or no safetensors file: {_one_line(error)}") from error
+        raise InvalidFile(f"{path} is truncated or no safetensors file: {reason(error)}") from error
     wrong = _other_tensors(tensors, expected)
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -305,7 +305,3 @@ def _write(folder: Path, tensors: dict[str, Tensor], config: str) -> None:
 def _numbers(text: str) -> tuple[int, ...]:
     """`0.2.0.dev1` counts as 0.2.0."""
     return tuple(int(number) for number in re.findall(r"\d+", text.split("+")[0])[:3])
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

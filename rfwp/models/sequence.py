@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfwp.config import BlocksConfig, SequenceConfig
-from rfwp.errors import InvalidInput, check_device, check_reset, check_shapes, unknown
+from rfwp.errors import InvalidInput, check_device, check_probability, check_reset, check_shapes, unknown
 from rfwp.layers.fwp import FWP
 from rfwp.layers.state import check_state, check_step, may_look
 from rfwp.models.adaptive import TiedAdaptive
@@ -194,8 +194,7 @@ def _check(config: SequenceConfig) -> None:
         sizes = f"inputs={config.inputs}, outputs={config.outputs} and embedding={config.embedding}"
         raise InvalidInput(f"SequenceModel: {sizes} must all be at least 1")
     for name in ("embedding_dropout", "head_dropout"):
-        if not 0 <= getattr(config, name) <= 1:
-            raise InvalidInput(f"{name}={getattr(config, name)} is not a probability; use a value from 0 to 1")
+        check_probability("SequenceModel", name, getattr(config, name))
     if isinstance(config.core, BlocksConfig) and config.core.width != config.embedding:
         raise InvalidInput(f"embedding={config.embedding} differs from the blocks' width={config.core.width}; make them equal")
     if config.positions != "none" and config.embedding % 2:

@@ -109,6 +109,14 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(like.device.type, enabled=False) if autocast_enabled(like) else _AS_IT_IS
 
 
+def check_scan(what: str, backend: str, like: Tensor) -> None:
+    """What no op covers runs as a loop over time: an error where another backend was asked for, said where none was."""
+    if backend not in ("auto", "reference"):
+        raise InvalidInput(f"{what}: backend '{backend}' cannot run: no kernels for it; backend='reference' would work")
+    if backend == "auto":
+        _say(what, like.device.type, "reference", "no kernels for it" if like.device.type == "cuda" else None)
+
+
 def _say(op: str, device: str, chosen: str, reason: str | None) -> None:
     """One line the first time that `auto` takes a backend for an op."""
     if torch.compiler.is_compiling() or (op, chosen, reason) in _said:

@@ -16,7 +16,7 @@ from rfwp.config import (
     SequenceConfig,
     replace,
 )
-from rfwp.errors import InvalidFile, InvalidInput, unknown
+from rfwp.errors import InvalidInput, unknown
 from rfwp.lm.saved import WORDS, load_language_model
 from rfwp.models import Agent, SequenceModel, load
 from rfwp.models.packaged import PRETRAINED
@@ -25,10 +25,10 @@ from rfwp.tasks import CodeExecution, ListOps, load_task
 from rfwp.tasks.code_execution import VARIABLES
 from rfwp.tasks.words import Words
 from rfwp.trace import check_fast_weights
-from rfwp.train.checkpoint import BEST, EARLIER_BEST
-from rfwp.train.checkpoint import load as load_checkpoint
+from rfwp.train.checkpoint import BEST
 from rfwp.train.folder import RESULT, RunFolder, read_run_config
-from rfwp.train.model import check_fits, load_weights
+from rfwp.train.model import check_fits
+from rfwp.train.trained import best_model
 
 log = logging.getLogger("rfwp")
 
@@ -129,13 +129,8 @@ def _load_run(folder: Path, config: RunConfig | LanguageRunConfig) -> tuple[Sequ
         known = "code execution, ListOps, language models (with their words.txt) and agents"
         raise InvalidInput(f"{folder} is a run of kind {kind}; play shows runs of {known}")
     task: Any = load_task(config.task)
-    best = load_checkpoint(folder, (BEST, EARLIER_BEST), log.warning)
-    if best is None:
-        raise InvalidFile(f"{folder} has no checkpoint yet: it appears after the first epoch")
     check_fits(config.model, task)
-    model = SequenceModel(config.model)
-    load_weights(model, best.model, folder)
-    return model, task
+    return best_model(folder, config.model, log.warning), task
 
 
 def _find_task(argument: str, config: SequenceConfig) -> CodeExecution | ListOps:

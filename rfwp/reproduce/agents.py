@@ -12,7 +12,7 @@ from rfwp.config import AtariConfig, RLRunConfig, replace, to_dict
 from rfwp.errors import InvalidInput, unknown
 from rfwp.presets import agent_run, presets
 from rfwp.report.records import Run
-from rfwp.reproduce.jobs import START_SECONDS, Job, key
+from rfwp.reproduce.jobs import START_SECONDS, Job, key, training_options
 from rfwp.reproduce.options import ReproduceOptions
 from rfwp.rl.changes import changed
 from rfwp.rl.eval_options import AgentEvalOptions
@@ -20,7 +20,6 @@ from rfwp.rl.result import RLResult
 from rfwp.rl.trained import evaluate_trained, load_agent, write_evaluation
 from rfwp.tasks.atari import PAPER_GAMES
 from rfwp.train.log import Log
-from rfwp.train.options import TrainOptions
 
 LARGE = "rdn-large"
 TEST_SECONDS = 60.0
@@ -75,8 +74,7 @@ def agent_jobs(options: ReproduceOptions) -> list[AgentJob]:
     jobs: dict[Path, AgentJob] = {}
     for game in _several(options.games) or list(PAPER_GAMES):
         for name in _presets(_several(options.models)):
-            how = TrainOptions(steps=options.steps, set=options.set, epochs=options.epochs)
-            config = changed(agent_run(name, AtariConfig(game), options.recipe), how)
+            config = changed(agent_run(name, AtariConfig(game), options.recipe), training_options(options))
             assert isinstance(config.environment, AtariConfig)
             home = options.runs_folder / f"{name.replace('/', '-')}-{config.environment.game}-{key(config)}"
             for seed in options.seeds:

@@ -26,10 +26,25 @@ from rfwp.errors import InvalidInput, RFWPError, unknown
 from rfwp.presets import TASKS, WIKI_28M, is_agent, is_language, language_run, presets, run_config
 from rfwp.report.paper import tables
 from rfwp.report.records import Run, same_run
+from rfwp.reproduce.options import ReproduceOptions
 from rfwp.train.folder import RunFolder
+from rfwp.train.options import TrainOptions
 
 AnyConfig = RunConfig | LanguageRunConfig
 Change = Callable[[Any], AnyConfig]
+
+
+def training_options(options: ReproduceOptions) -> TrainOptions:
+    """What was asked for of every run; which of it does not suit a run, that run says."""
+    return TrainOptions(
+        epochs=options.epochs,
+        steps=options.steps,
+        text=options.text,
+        held_out=options.held_out,
+        vocabulary=options.vocabulary,
+        set=options.set,
+    )
+
 
 AGENTS = "atari"
 """The one table whose runs are not of sequences: rfwp.reproduce.agents makes its jobs."""

@@ -12,13 +12,12 @@ from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.lm.changes import changed as change_language
 from rfwp.report.records import read_runs
 from rfwp.reproduce import agents
-from rfwp.reproduce.jobs import AGENTS, Change, Costs, Job, chosen_presets, make_jobs, missing
+from rfwp.reproduce.jobs import AGENTS, Change, Costs, Job, chosen_presets, make_jobs, missing, training_options
 from rfwp.reproduce.options import ReproduceOptions
 from rfwp.reproduce.process import Process
 from rfwp.reproduce.schedule import Budget, Outcome, Scheduler, Worker
 from rfwp.train.changes import changed
 from rfwp.train.log import duration
-from rfwp.train.options import TrainOptions
 from rfwp.train.signals import StopSignals
 from rfwp.train.speed import find_device
 
@@ -66,14 +65,7 @@ def _agents_plan(options: ReproduceOptions) -> Plan:
 
 def _change(options: ReproduceOptions) -> Change:
     """From the config of a preset to the one that was asked for."""
-    how = TrainOptions(
-        epochs=options.epochs,
-        steps=options.steps,
-        text=options.text,
-        held_out=options.held_out,
-        vocabulary=options.vocabulary,
-        set=options.set,
-    )
+    how = training_options(options)
     if options.table != "wiki-28m":
         return partial(changed, options=how)
     if not (options.text and options.vocabulary):

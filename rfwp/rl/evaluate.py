@@ -9,6 +9,7 @@ import numpy as np
 from rfwp.config import AtariConfig, EnvironmentConfig
 from rfwp.errors import InvalidInput
 from rfwp.models import Agent, AgentOutput
+from rfwp.models.modes import evaluating
 from rfwp.rl.choosing import Choosing
 from rfwp.rl.eval_options import Protocol
 from rfwp.rl.faults import EnvironmentFailed, not_finite
@@ -78,15 +79,16 @@ def evaluate(
     config = with_protocol(environment, protocol, agent.config.actions)
     width = min(environments, episodes)
     lines = [Line(width, episodes, drop_negative) for _ in range(runs)]
-    player = Player(agent, make(config, runs * width, threads), derived(seed, "evaluate") % 2**31, greedy, record=record)
-    try:
-        while not all(line.full for line in lines):
-            step, over = player.step()
-            for run, line in enumerate(lines):
-                rows = slice(run * width, (run + 1) * width)
-                line.add(step.reward[rows], step.done[rows], over[rows])
-    finally:
-        player.environment.close()
+    with evaluating(agent):
+        player = Player(agent, make(config, runs * width, threads), derived(seed, "evaluate") % 2**31, greedy, record=record)
+        try:
+            while not all(line.full for line in lines):
+                step, over = player.step()
+                for run, line in enumerate(lines):
+                    rows = slice(run * width, (run + 1) * width)
+                    line.add(step.reward[rows], step.done[rows], over[rows])
+        finally:
+            player.environment.close()
     return Evaluation(config, greedy, tuple(line.returns for line in lines), sum(line.dropped for line in lines))
 
 

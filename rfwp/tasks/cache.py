@@ -17,7 +17,7 @@ import torch
 
 from rfwp.atomic import whole_file
 from rfwp.config import CodeExecutionConfig, ListOpsConfig, to_dict
-from rfwp.errors import InvalidInput
+from rfwp.errors import InvalidInput, reason
 from rfwp.tasks.types import SPLITS, Split
 
 _log = logging.getLogger(__name__)
@@ -46,8 +46,7 @@ def cached(
             return _read(path, key)
         except Exception as error:
             # a damaged file can fail in any way, and the cure is always the same
-            reason = " ".join(str(error).split()) or type(error).__name__
-            _log.warning("%s is damaged (%s); generating the data again", path, reason)
+            _log.warning("%s is damaged (%s); generating the data again", path, reason(error))
     splits = {name: generate(name) for name in SPLITS}
     try:
         _write(path, key, splits)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rfwp.atomic import whole_file
-from rfwp.errors import InvalidFile, missing_extra
+from rfwp.errors import InvalidFile, missing_extra, reason
 
 REPOSITORY = "Salesforce/wikitext"
 # a commit and no branch: the files behind it never change, and those already here are found without asking the hub
@@ -76,10 +76,8 @@ def _download(file: str) -> Path:
         expected = entry.lfs.sha256  # type: ignore[union-attr]
     except Exception as error:
         # without a network the errors are those of the HTTP library, which is another one in each generation of the hub's client
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise InvalidFile(
-            f"{file} cannot be downloaded from {REPOSITORY}: {reason}; or give a folder with wiki.train.tokens, ..."
-        ) from error
+        problem = f"{file} cannot be downloaded from {REPOSITORY}: {reason(error).rstrip('.')}"
+        raise InvalidFile(f"{problem}; or give a folder with wiki.train.tokens, ...") from error
     with open(path, "rb") as content:
         seen = hashlib.file_digest(content, "sha256").hexdigest()
     if seen != expected:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from rfwp.atomic import whole_file
-from rfwp.errors import InvalidFile
+from rfwp.errors import InvalidFile, reason
 from rfwp.tasks.reading import read_words
 from rfwp.tasks.words import Words
 
@@ -48,7 +48,7 @@ def tokens_of(text: Path, words: Words, folder: Path) -> np.ndarray:
         try:
             return _open(path)
         except (OSError, ValueError, EOFError) as error:
-            _log.warning("%s is damaged (%s); reading %s again", path, " ".join(str(error).split()), text)
+            _log.warning("%s is damaged (%s); reading %s again", path, reason(error), text)
     _log.info("turning the words of %s into numbers", text)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

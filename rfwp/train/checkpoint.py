@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,24 +57,30 @@ class Loaded:
 
 def save(checkpoint: Checkpoint, run: Path, name: str, earlier: str) -> None:
     """Write it as run/name; what stood there becomes run/earlier. A failure leaves both as they were."""
-    new, old = run / f".{name}-new", run / f".{name}-old"
+    new = run / f".{name}-new"
     with writing(run / name):
-        for leftover in (new, old):
-            if leftover.exists():
-                shutil.rmtree(leftover)
+        if new.exists():
+            shutil.rmtree(new)
         new.mkdir()
         try:
             _write(checkpoint, new)
-            # a folder cannot be renamed onto another: first make room, then move up one after the other
-            if (run / name).exists():
-                if (run / earlier).exists():
-                    os.rename(run / earlier, old)
-                os.rename(run / name, run / earlier)
-            os.rename(new, run / name)
-            sync(run)
+            publish(new, run / name, run / earlier)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+
+
+def publish(new: Path, path: Path, earlier: Path) -> None:
+    """A folder that is written whole becomes `path`; what stood there becomes `earlier`."""
+    old = path.with_name(f".{path.name}-old")
+    shutil.rmtree(old, ignore_errors=True)
+    # a folder cannot be renamed onto another: first make room, then move up one after the other
+    if path.exists():
+        if earlier.exists():
+            os.rename(earlier, old)
+        os.rename(path, earlier)
+    os.rename(new, path)
+    sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def load(run: Path, names: tuple[str, ...], say: Callable[[str], None]) -> Checkpoint | None:
@@ -101,7 +107,7 @@ def read(folder: Path) -> Checkpoint:
     try:
         state = json.loads((folder / STATE).read_bytes())
         files, expected = dict(state.pop("files")), state.pop("sha256")
-        if _digest(_json({**state, "files": files})) != expected:
+        if _digest(json_bytes({**state, "files": files})) != expected:
             raise Damaged(f"{STATE} does not have its checksum")
         found = {}
         for name, digest in files.items():
@@ -168,11 +174,11 @@ def _write(checkpoint: Checkpoint, folder: Path) -> None:
     """All files, each through to the disk; state.json, which vouches for the others, is the last."""
     tensors = {MODEL: checkpoint.model, OPTIMISER: checkpoint.optimiser}
     contents = {name: safetensors.torch.save(_cpu(t), metadata={"format": "pt"}) for name, t in tensors.items() if t}
-    contents |= checkpoint.beside | {CONFIG: _json(checkpoint.config)}
+    contents |= checkpoint.beside | {CONFIG: json_bytes(checkpoint.config)}
     state = {**checkpoint.state, "files": {name: _digest(content) for name, content in contents.items()}}
     for name, content in contents.items():
         write_file(folder / name, content)
-    write_file(folder / STATE, _json({**state, "sha256": _digest(_json(state))}))
+    write_file(folder / STATE, json_bytes({**state, "sha256": _digest(json_bytes(state))}))
     sync(folder)
 
 
@@ -180,7 +186,7 @@ def _cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
 
 
-def _json(data: dict[str, Any]) -> bytes:
+def json_bytes(data: Mapping[str, Any]) -> bytes:
     return (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
 
 

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor, nn
 
+from rfwp.models.modes import evaluating
 from rfwp.tasks import Task
 from rfwp.tasks.types import NO_TARGET
 from rfwp.train.data import Data
 from rfwp.train.distributed import World
-from rfwp.train.step import Precision, switched
+from rfwp.train.step import Precision, precision_of
 
 BATCHES = 4
 """Training batches that are evaluated at once: no gradients, so there is room."""
@@ -21,16 +22,11 @@ def evaluate(
     world = world or World(device=data.device)
     empty = torch.full((1, 1), NO_TARGET, device=data.device)
     counts = task.count(empty, empty)
-    training = model.training
-    model.eval()
-    try:
-        with switched(precision), torch.autocast(data.device.type, torch.bfloat16, enabled=precision == "bf16"):
-            for part in data.by_length(BATCHES * batch, world):
-                tokens, targets, _ = data.get(part)
-                for name, count in task.count(model(tokens)[0].argmax(-1), targets).items():
-                    counts[name] = counts[name] + count
-    finally:
-        model.train(training)
+    with evaluating(model), precision_of(precision, data.device):
+        for part in data.by_length(BATCHES * batch, world):
+            tokens, targets, _ = data.get(part)
+            for name, count in task.count(model(tokens)[0].argmax(-1), targets).items():
+                counts[name] = counts[name] + count
     totals = world.sum(torch.stack(list(counts.values()))).tolist()
     return {name: right / max(1, counted) for name, (right, counted) in zip(counts, totals, strict=True)}
 
@@ -39,11 +35,6 @@ def evaluate(
 def predict(model: nn.Module, tokens: Tensor, precision: Precision = "fp32") -> Tensor:
     """The most likely target at every position of one sequence (T,), on the CPU."""
     device = next(model.parameters()).device
-    training = model.training
-    model.eval()
-    try:
-        with switched(precision), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            logits, _ = model(tokens.long().unsqueeze(0).to(device))
-    finally:
-        model.train(training)
+    with evaluating(model), precision_of(precision, device):
+        logits, _ = model(tokens.long().unsqueeze(0).to(device))
     return logits[0].argmax(-1).cpu()

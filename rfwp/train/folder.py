@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from rfwp.atomic import sync
 from rfwp.config import AnyRunConfig, LanguageRunConfig, RunConfig, differences, from_dict, to_dict
-from rfwp.errors import InvalidFile, InvalidInput, RFWPError
+from rfwp.errors import InvalidFile, InvalidInput, RFWPError, reason
 from rfwp.tasks import Split
 from rfwp.train.checkpoint import BEST, EARLIER_BEST, LAST, PREVIOUS, replace_file, writing
 from rfwp.train.places import PLACES
@@ -185,7 +185,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidFile(f"{path} is not readable as JSON: {' '.join(str(error).split())}") from error
+        raise InvalidFile(f"{path} is not readable as JSON: {reason(error)}") from error
     if not isinstance(data, dict):
         raise InvalidFile(f"{path} holds a {type(data).__name__}, expected an object")
     return data

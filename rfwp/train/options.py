@@ -44,7 +44,7 @@ class TrainOptions:
     compile: Literal["auto", "no", "blocks", "lengths"] = "auto"
     """What torch.compile gets; auto: on a GPU the blocks, for each length or, of many, for all at once; nothing on the CPU."""
     cuda_graph: Literal["auto", "yes", "no"] = "auto"
-    """Replay whole steps; auto: yes on a GPU."""
+    """Replay whole steps; auto: yes on a GPU, in one process and without --checkpoint-blocks."""
     checkpoint_blocks: bool = False
     """Compute blocks twice, to keep only their inputs in between: memory for time, for large models."""
     shard: bool = False

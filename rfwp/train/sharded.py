@@ -13,7 +13,6 @@ all machines share. The checkpoints of `rfwp.train.checkpoint`, which one proces
 
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +33,19 @@ from rfwp.errors import InvalidFile, InvalidInput, reason
 from rfwp.layers import Block
 from rfwp.models import SequenceModel
 from rfwp.models.core import Stack
-from rfwp.train.checkpoint import OPTIMISER, PREVIOUS, STATE, Damaged, Loaded, reading, sync, tensor_names, write_file
+from rfwp.train.checkpoint import (
+    OPTIMISER,
+    PREVIOUS,
+    STATE,
+    Damaged,
+    Loaded,
+    json_bytes,
+    publish,
+    reading,
+    sync,
+    tensor_names,
+    write_file,
+)
 from rfwp.train.distributed import World
 from rfwp.train.optim import PREFIX, optimiser_tensors, restore_optimiser
 
@@ -246,18 +257,9 @@ def _name(rank: int) -> str:
 
 def _publish(new: Path, path: Path, content: dict[str, Any]) -> None:
     """state.json, which vouches for the others, and then the rename."""
-    write_file(new / STATE, _json({**content, "sha256": hashlib.sha256(_json(content)).hexdigest()}))
+    write_file(new / STATE, json_bytes({**content, "sha256": hashlib.sha256(json_bytes(content)).hexdigest()}))
     sync(new)
-    earlier, old = path.with_name(PREVIOUS), path.with_name(f".{path.name}-old")
-    shutil.rmtree(old, ignore_errors=True)
-    # a folder cannot be renamed onto another: first make room, then move up one after the other
-    if path.exists():
-        if earlier.exists():
-            os.rename(earlier, old)
-        os.rename(path, earlier)
-    os.rename(new, path)
-    sync(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    publish(new, path, path.with_name(PREVIOUS))
 
 
 def _check(folder: Path, world: World) -> dict[str, Any]:
@@ -266,7 +268,7 @@ def _check(folder: Path, world: World) -> dict[str, Any]:
     try:
         content = json.loads((folder / STATE).read_bytes())
         expected = content.pop("sha256")
-        if hashlib.sha256(_json(content)).hexdigest() != expected:
+        if hashlib.sha256(json_bytes(content)).hexdigest() != expected:
             raise Damaged(f"{STATE} does not have its checksum")
         for name, digest in sorted(content["files"].items())[world.rank :: world.size]:
             if _digest(folder / name) != digest:
@@ -287,10 +289,6 @@ def _check(folder: Path, world: World) -> dict[str, Any]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _json(data: Mapping[str, Any]) -> bytes:
-    return (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
 
 
 # --- Several processes ---

@@ -308,3 +308,10 @@ def switched(precision: Precision) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@contextmanager
+def precision_of(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Everything inside in the precision of a training."""
+    with switched(precision), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        yield

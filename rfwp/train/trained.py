@@ -1,11 +1,11 @@
 """The model of a run, its test, and what it says to a sequence of the user's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import RunConfig, replace
+from rfwp.config import RunConfig, SequenceConfig, replace
 from rfwp.errors import InvalidFile
 from rfwp.models import SequenceModel, load
 from rfwp.models.packaged import packaged_models
@@ -79,13 +79,19 @@ def _load_run(path: Path, data: Path | None, log: Log) -> tuple[RunConfig, Seque
     config = folder.config()
     if not isinstance(config, RunConfig):
         raise InvalidFile(f"{path} is the run of a language model")
-    best = load_checkpoint(path, (BEST, EARLIER_BEST), log.warn)
-    if best is None:
-        raise InvalidFile(f"{path} has no checkpoint yet: it appears after the first epoch")
+    model = best_model(path, config.model, log.warn)
     config = replace(config, places_of_sequences(config, data))
     task = task_of_run(config)
     # the symbols of a user's files are those of the files as they were
     folder.check(config, fingerprint(task.split("train")), moved=PLACES)
-    model = SequenceModel(config.model)
-    load_weights(model, best.model, path)
     return config, model, task
+
+
+def best_model(run: Path, config: SequenceConfig, warn: Callable[[str], None]) -> SequenceModel:
+    """The model of a run's best checkpoint."""
+    best = load_checkpoint(run, (BEST, EARLIER_BEST), warn)
+    if best is None:
+        raise InvalidFile(f"{run} has no checkpoint yet: it appears after the first epoch")
+    model = SequenceModel(config)
+    load_weights(model, best.model, run)
+    return model

@@ -82,7 +82,7 @@ def test_a_scaling_run_can_be_drawn_from_its_lines(capsys, tmp_path):
         (["ops", "--ops", "dleta"], "rfwp: unknown op 'dleta'; did you mean 'delta'?"),
         (["ops", "--shapes", "coed"], "rfwp: unknown shape 'coed'; did you mean 'code'?"),
         (["train", "--models", "rdm"], "rfwp: unknown model 'rdm'; did you mean 'rdn'?"),
-        (["ops", "--device", "cuda:99"], "rfwp: device 'cuda:99' asked for, saw"),
+        (["ops", "--device", "cuda:99"], "rfwp: device 'cuda:99' is not here: PyTorch sees"),
         (["plot", "nowhere.jsonl"], "rfwp: nowhere.jsonl is no file"),
     ],
 )

@@ -33,7 +33,7 @@ def test_memory_is_counted_on_gpus_only_but_the_run_happens():
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("gpu", "is not known; use cpu, cuda or auto"), ("meta", "cannot be timed"), ("cuda:99", "use --device cpu")],
+    [("gpu", "does not exist; use 'cpu'"), ("meta", "cannot be timed"), ("cuda:99", "is not here")],
 )
 def test_a_device_that_is_not_there_is_named(name, message):
     with pytest.raises(InvalidInput, match=message):

@@ -1,5 +1,7 @@
 """What a layer refuses: bad construction, bad input, and mistakes in fast nets and feature maps of one's own."""
 
+import logging
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ from rfwp.errors import InvalidInput, RFWPError, UnknownName
 from rfwp.fwp import Composition, FastMatrix
 from rfwp.fwp.fast import Linear
 from rfwp.layers.fwp import FWP
+from rfwp.ops import backend as ops_backend
 from tests.layers.test_fwp import HEADS, WIDTH, B, T
 
 
@@ -162,3 +165,20 @@ def test_a_feature_map_that_changes_the_size_is_named(slow):
     layer = FWP(Composition(slow=slow, phi=lambda x: torch.cat((x, -x), dim=-1).relu()), WIDTH, HEADS)
     with pytest.raises(InvalidInput, match="the feature map makes keys of size 6 from 3; it must keep their size"):
         call(layer)
+
+
+@pytest.mark.parametrize("backend", ["plain", "cpu", "gpu"])
+def test_a_composition_without_kernels_refuses_a_backend_of_kernels(backend):
+    layer = FWP(Composition("recurrent", "delta", "rnn"), WIDTH, HEADS, backend=backend)
+    with pytest.raises(InvalidInput, match=f"backend '{backend}' cannot run: no kernels for it"):
+        layer(torch.zeros(B, T, WIDTH))
+
+
+def test_a_composition_without_kernels_says_once_that_it_is_a_loop(monkeypatch, caplog):
+    monkeypatch.setattr(ops_backend, "_said", set())
+    layer = FWP(Composition("recurrent", "delta", "rnn"), WIDTH, HEADS)
+    with caplog.at_level(logging.INFO, logger="rfwp"):
+        layer(torch.zeros(B, T, WIDTH))
+        layer(torch.zeros(B, T, WIDTH))
+    (message,) = caplog.messages
+    assert "on cpu: backend 'reference'" in message

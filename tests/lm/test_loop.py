@@ -26,6 +26,7 @@ from rfwp.tasks.wikitext import Text
 from rfwp.tasks.words import Words
 from rfwp.train import Diverged, Result, Speed
 from rfwp.train.model import build
+from rfwp.train.progress import Best
 from tests.lm.tiny import VOCABULARY, tiny_config, trainer
 from tests.train.test_loop import assert_same_run
 from tests.train.tiny import before_call, weights
@@ -197,6 +198,20 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_batch(tmp_path, monke
     assert torch.equal(batch["tokens"], tokens)
     assert torch.equal(batch["targets"], targets)
     assert all(t.isfinite().all() for t in safetensors.torch.load(weights(tmp_path)).values())
+
+
+def test_a_perplexity_beyond_all_numbers_stops_the_run(tmp_path, text):
+    def spread(module):
+        for weight in module.parameters():
+            weight.data.mul_(1e4)
+
+    run = trainer(tmp_path, tiny_config(text))
+    spread(run.model)
+    with pytest.raises(Diverged, match=r"the loss on the validation text is \d+"):
+        run._validated()
+    run.best = Best(1, 2.0, {"perplexity": 2.0})
+    with pytest.raises(Diverged, match=r"the loss on the valid text is \d+.*; the run is saved"):
+        run._tested()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,20 @@ def one_window_at_a_time(model, tokens, window):
     return -torch.cat(parts)
 
 
+@pytest.mark.parametrize(("nll", "expected"), [(2.0, math.e), (2 * 800.0, math.inf), (math.nan, math.nan)])
+def test_perplexity_of_any_loss(nll, expected):
+    found = perplexity.Perplexity(torch.tensor([nll], dtype=torch.float64), torch.tensor([2]))
+    assert found.perplexity == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_model_is_in_the_mode_it_was_in():
+    model = language_model()
+    model.core.eval()
+    sliding_window(model, random_tokens(9), 4)
+    assert model.training
+    assert not model.core.training
+
+
 @pytest.mark.parametrize("core", CORES)
 def test_sliding_window_is_one_window_after_another(core):
     model, tokens = language_model(core), random_tokens(30)

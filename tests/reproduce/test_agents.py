@@ -146,6 +146,7 @@ def test_a_run_that_was_told_to_stop_goes_on_and_adds_its_line_once(tmp_path, mo
         (["atari"], "atari needs --steps, the agent steps of each run; the paper's trainings had 200,000,000"),
         (["atari", "--steps", "10", "--games", "pongg"], "unknown Atari game 'pongg'; did you mean 'pong'?"),
         (["atari", "--steps", "10", "--games", "pong", "--models", "rdm"], "unknown model of atari 'rdm'; did you mean 'rdn'?"),
+        (["atari", "--steps", "10", "--games", "pong", "--text", "here"], "--text is not for agents; leave it away"),
         (["listops-10", "--games", "pong"], "--games is for atari: rfwp reproduce atari --games pong seaquest"),
         (["listops-10", "--recipe", "short"], "--recipe short is for atari: rfwp reproduce atari --recipe short"),
     ],

@@ -110,6 +110,14 @@ def test_the_same_seed_gives_the_same_evaluation_and_sampling_is_another():
     assert {score for run in one for score in run} <= {-1.0, 1.0}
 
 
+def test_an_agent_is_in_the_mode_it_was_in():
+    agent = small_agent()
+    agent.policy.eval()
+    evaluate(agent, CATCH, episodes=2, runs=1)
+    assert agent.training
+    assert not agent.policy.training
+
+
 def test_greedy_takes_the_most_probable_action():
     agent = small_agent(actions=4, vector=5)
     with torch.no_grad():

@@ -96,6 +96,15 @@ def test_a_stopped_run_goes_on_with_the_weights_and_the_mean_squares_it_had(mode
     assert [r["steps"] for r in RLFolder(tmp_path).records()] == list(range(40, 401, 40))
 
 
+def test_a_resumed_run_plays_other_games(tmp_path):
+    first = trainer(tmp_path, seconds=1e-9)
+    before = first.actors._seed("actor")
+    first.run()
+    second = trainer(tmp_path)
+    second._resume()
+    assert second.actors._seed("actor") != before
+
+
 def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(tmp_path):
     trainer(tmp_path, save_minutes=0, seconds=0.05).run()
     trainer(tmp_path, save_minutes=0, seconds=1e-9).run()

@@ -219,6 +219,8 @@ def test_a_changed_task_brings_its_vocabulary(capsys, tmp_path):
         ([PRESET, "--set", "train.lr=1", "train.lr=2"], "--set train.lr is there twice"),
         ([PRESET, "--set", "preset=lm/rdn"], "--set preset=lm/rdn: it says what a run was made from"),
         ([PRESET, "--set", "train.lr=1", "--set", "train.clip=2"], "--set is there twice; put all values behind one --set"),
+        ([PRESET, "--set=train.lr=1", "--set=train.clip=2"], "--set is there twice; put all values behind one --set"),
+        ([PRESET, "--seeds=1", "--seeds", "2"], "--seeds is there twice; put all values behind one --seeds"),
         ([PRESET, "--epochs", "0"], "train.epochs=0; use at least 1"),
         ([PRESET, "--seeds", "1", "1"], "a seed is there twice"),
         ([PRESET, "--data", "x"], "--data FOLDER and --model PRESET go together"),
