@@ -253,7 +253,7 @@ def test_a_part_that_is_a_pickle_is_one_line(tmp_path):
     content = json.loads(state.read_text())
     del content["sha256"]
     content["files"][PART] = sharded._digest(part)
-    state.write_bytes(sharded._json({**content, "sha256": hashlib.sha256(sharded._json(content)).hexdigest()}))
+    state.write_bytes(sharded.json_bytes({**content, "sha256": hashlib.sha256(sharded.json_bytes(content)).hexdigest()}))
     with pytest.raises(InvalidFile, match=r"cannot read .*last: .*header"):
         load(tmp_path)
 
