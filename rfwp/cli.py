@@ -1,11 +1,13 @@
 """The command line: `rfwp --help`. Each command has a file in rfwp/commands."""
 
+import io
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
+from typing import NoReturn
 
-import tyro
 from rich.logging import RichHandler
 
 from rfwp.commands.bench import bench
@@ -18,9 +20,10 @@ from rfwp.commands.presets import list_presets, show
 from rfwp.commands.report import report
 from rfwp.commands.reproduce import reproduce
 from rfwp.commands.train import train
+from rfwp.commands.usage import Parser
 from rfwp.commands.watch import watch
 from rfwp.errors import InvalidInput, RFWPError, unknown
-from rfwp.train.distributed import is_first
+from rfwp.train.distributed import end_process, is_first, joined
 
 DESCRIPTION = """Fast weight programmers: neural nets whose slow net rewrites, at every step, the weights of a fast net.
 
@@ -51,28 +54,27 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "play": play,
 }
 """In the order of the help."""
-app = tyro.extras.SubcommandApp()
-for name, command in COMMANDS.items():
-    app.command(name=name)(command)
-
-
+PATIENCE = 3.0
+"""Seconds in which torchrun notices that the first process has ended, and ends the others."""
 SIGPIPE = 141
 """What a shell calls a command that nobody reads on: 128 + the number of the signal."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a mistake of the user is one line and exit code 2."""
+    for output in (sys.stdout, sys.stderr):
+        # words of a text that this terminal cannot show
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="replace")
     handler = RichHandler(console=console(stderr=True), show_path=False, show_time=False)
     logging.basicConfig(format="%(message)s", handlers=[handler])
     logging.getLogger("rfwp").setLevel(logging.INFO)  # which backend runs is said, once
     try:
-        _check_command(sys.argv[1:] if arguments is None else arguments)
-        app.cli(prog="rfwp", description=DESCRIPTION, args=arguments, config=(tyro.conf.OmitArgPrefixes,))
+        given = sys.argv[1:] if arguments is None else arguments
+        _check_command(given)
+        Parser(COMMANDS).run(given, DESCRIPTION)
     except RFWPError as error:
-        # of several processes with one mistake, one says it
-        if is_first():
-            print(f"rfwp: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
     except BrokenPipeError:
         # `rfwp presets | head`: nobody reads on; at the exit Python would write the rest, and fail once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -81,11 +83,20 @@ def main(arguments: list[str] | None = None) -> None:
         # without a name it is none of the user's files
         if error.filename is None:
             raise
-        print(f"rfwp: {error.filename}: {error.strerror}", file=sys.stderr)
-        sys.exit(2)
+        _fail(f"{error.filename}: {error.strerror}")
     except KeyboardInterrupt:
         print("rfwp: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _fail(message: str) -> NoReturn:
+    """One line, exit code 2. A mistake that all processes of torchrun make is said by the first, others by who makes them."""
+    if not is_first():
+        # if the first one has failed, too, torchrun ends this one meanwhile
+        time.sleep(PATIENCE)
+        message = f"process {os.environ['RANK']}: {message}"
+    print(f"rfwp: {message}", file=sys.stderr)
+    end_process(2, at_once=joined())
 
 
 def _check_command(arguments: list[str]) -> None:

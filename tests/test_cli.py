@@ -1,5 +1,6 @@
 """The command line as a user sees it."""
 
+import io
 import os
 import pkgutil
 import subprocess
@@ -8,8 +9,10 @@ import sys
 import pytest
 
 import rfwp.commands
+from rfwp import cli
 from rfwp.cli import COMMANDS, main
 from rfwp.commands.console import console
+from rfwp.commands.usage import one_line
 
 
 def run(capsys, *arguments):
@@ -57,6 +60,19 @@ def test_show_gives_config_parts_and_variants(capsys):
         (["show", "lm/rdn:alive"], "rfwp: unknown variant of lm/rdn 'alive'"),
         (["shw", "lm/rdn"], "rfwp: unknown command 'shw'; did you mean 'show'?"),
         (["presets", "listops"], "rfwp: unknown table 'listops'; did you mean 'listops-1"),
+        # what the parser finds
+        (
+            ["train", "lm/rdn", "--seeds", "a"],
+            "rfwp: --seeds: Could not find valid parse for arguments: ['a']; see: rfwp train --help",
+        ),
+        (["train", "lm/rdn", "--seed", "3"], "options: --seed 3; did you mean --seeds? see: rfwp train --help"),
+        (
+            ["eval", "run", "--split", "all"],
+            "invalid choice 'all' for argument '--split'. Expected one of ('train', 'valid', 'test')",
+        ),
+        (["eval"], "rfwp: missing from rfwp eval: PATH The folder that `rfwp train` made"),
+        (["reproduce", "table-2", "--jobs"], "rfwp: missing value for argument '--jobs'. Expected 1 values; see: rfwp reproduce"),
+        ([], "rfwp: expected one of {presets, show, "),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(capsys, arguments, message):
@@ -75,7 +91,7 @@ def test_help_says_where_to_start(capsys):
 
 
 def test_every_file_of_commands_is_listed():
-    files = {module.name for module in pkgutil.iter_modules(rfwp.commands.__path__)} - {"console"}
+    files = {module.name for module in pkgutil.iter_modules(rfwp.commands.__path__)} - {"console", "usage"}
     assert {command.__module__ for command in COMMANDS.values()} == {f"rfwp.commands.{name}" for name in files}
 
 
@@ -111,3 +127,32 @@ def test_a_closed_pipe_ends_quietly(arguments):
     done = subprocess.run([sys.executable, "-m", "rfwp", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert done.stderr == ""
+
+
+def test_what_is_no_box_is_said_as_it_is():
+    assert (
+        one_line("another version of the parser\nspeaks like this\n", "rfwp --help")
+        == "another version of the parser\nspeaks like this"
+    )
+
+
+def test_a_mistake_of_another_process_than_the_first_is_said_by_it(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setattr(cli, "PATIENCE", 0.0)
+    code, _, err = run(capsys, "show", "lm/rnd")
+    assert code == 2
+    assert err.startswith("rfwp: process 3: unknown preset 'lm/rnd'")
+
+
+def test_what_a_terminal_cannot_show_is_replaced(monkeypatch):
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    cli.main(["presets", "atari-large"])
+    output.write("日本\n")
+    output.flush()
+    assert output.buffer.getvalue().endswith(b"??\n")
+
+
+def test_a_closed_output_is_no_mistake():
+    done = subprocess.run(f"{sys.executable} -m rfwp presets atari-large >&-", shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

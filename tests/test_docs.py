@@ -91,8 +91,8 @@ def test_own_fast_net_rule_and_slow_net_run_and_pass_their_tests(capsys):
 def parse():
     """The command line without its commands: what each of them would be called with."""
     parser = tyro.extras.SubcommandApp()
-    for name, command in cli.app._subcommands.items():
-        parser.command(_recorded(name, command.target), name=name)
+    for name, command in cli.COMMANDS.items():
+        parser.command(_recorded(name, command), name=name)
     return lambda arguments: parser.cli(args=arguments, config=(tyro.conf.OmitArgPrefixes,))
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from rfwp.bench.options import OpsOptions, PlotOptions, RLOptions, TrainOptions
-from rfwp.commands.console import console
+from rfwp.commands.console import console, show_written
 
 Benchmark = (
     Annotated[OpsOptions, tyro.conf.subcommand("ops")]
@@ -31,7 +31,7 @@ def bench(what: Benchmark) -> None:
     for text in outcome.texts:
         screen.print(f"\n{text}", markup=False, highlight=False)
     for path in outcome.files:
-        screen.print(f"-> {path}", style="dim")
+        show_written(screen, path)
     for failure in outcome.failures:
         print(f"rfwp: check failed: {failure}", file=sys.stderr)
     if outcome.failures:

@@ -7,10 +7,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rfwp.train.log import Screen
 
-def console(stderr: bool = False) -> Console:
-    # without a terminal, lines are as long as they need to be
-    return Console(stderr=stderr, width=None if (sys.stderr if stderr else sys.stdout).isatty() else 160)
+
+def console(stderr: bool = False) -> Screen:
+    output = sys.stderr if stderr else sys.stdout
+    # without a terminal, lines are as long as they need to be; a closed output is None
+    return Screen(stderr=stderr, width=None if output is not None and output.isatty() else 160)
+
+
+def show_written(screen: Console, path: object) -> None:
+    """`-> runs/mine`: what a command has left behind, in one piece, whatever characters it has."""
+    screen.print(Text(f"-> {path}", style="dim"), soft_wrap=True)
 
 
 def listing(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
 
-from rfwp.commands.console import console, listing
+from rfwp.commands.console import console, listing, show_written
 from rfwp.config import LanguageRunConfig, RLRunConfig
 from rfwp.errors import InvalidInput, MissingExtra
 from rfwp.rl.eval_options import AgentEvalOptions
@@ -33,7 +32,7 @@ def evaluate(
     from rfwp.train.log import ConsoleLog
     from rfwp.train.trained import is_packaged
 
-    log, config = ConsoleLog(Console(stderr=True)), read_run_config(run)
+    log, config = ConsoleLog(console(stderr=True)), read_run_config(run)
     if isinstance(config, RLRunConfig):
         _evaluate_agent(run, options, agent, log)
         return
@@ -72,7 +71,7 @@ def _evaluate_agent(run: Path, options: EvalOptions, agent: AgentEvalOptions, lo
     with log.console.status(f"playing {agent.runs} x {agent.episodes} episodes"):
         found = evaluate_trained(trained, agent)
     console().print(listing(("test", ""), rows(trained, found)))
-    console().print(f"-> {write_evaluation(trained, found)}", style="dim", soft_wrap=True)
+    show_written(console(), write_evaluation(trained, found))
 
 
 def _evaluate_text(run: Path, options: EvalOptions, log: "ConsoleLog") -> None:
@@ -92,4 +91,4 @@ def _evaluate_text(run: Path, options: EvalOptions, log: "ConsoleLog") -> None:
         print(f"rfwp: {error}", file=sys.stderr)
         files = []
     for path in (numbers, *files):
-        console().print(f"-> {path}", style="dim", soft_wrap=True)
+        show_written(console(), path)

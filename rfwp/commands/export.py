@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from rfwp.commands.console import console
+from rfwp.commands.console import console, show_written
 
 
 def export(model: Annotated[str, tyro.conf.Positional], folder: Annotated[Path, tyro.conf.Positional]) -> None:
@@ -20,4 +20,4 @@ def export(model: Annotated[str, tyro.conf.Positional], folder: Annotated[Path, 
     from rfwp.hf.export import export as write
 
     write(model, folder)
-    console().print(f"-> {folder}", style="dim", soft_wrap=True)
+    show_written(console(), folder)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from rfwp.commands.console import console
+from rfwp.commands.console import console, show_written
 from rfwp.errors import InvalidInput
 from rfwp.lm.generate_options import GenerateOptions
 
@@ -28,7 +28,7 @@ def generate(model: Annotated[str, tyro.conf.Positional], options: GenerateOptio
     screen = console()
     if options.out is not None:
         write_lines(tell_many(network, words, prompt, options), options.out)
-        screen.print(f"-> {options.out}", style="dim", soft_wrap=True)
+        show_written(screen, options.out)
     elif options.streams > 1:
         for line in tell_many(network, words, prompt, options):
             screen.out(line, highlight=False)

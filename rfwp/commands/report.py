@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rfwp.commands.console import console, listing
+from rfwp.commands.console import console, listing, show_written
 from rfwp.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def report(out: Path = Path("results")) -> None:
     screen.print(f"\n{LEGEND}", style="dim", soft_wrap=True)
     pictures = _draw(runs, out / "figures", with_agents=agents.runs > 0)
     for path in (out / "tables", *pictures, *write_page(results, out, pictures)):
-        screen.print(f"-> {path}", style="dim", soft_wrap=True)
+        show_written(screen, path)
 
 
 def _draw(runs: "Sequence[Run]", folder: Path, with_agents: bool) -> list[Path]:

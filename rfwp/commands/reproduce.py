@@ -16,10 +16,10 @@ def reproduce(options: Annotated[ReproduceOptions, tyro.conf.PositionalRequiredA
     """
     from rfwp.reproduce.run import describe_outcome, describe_plan, make_plan
     from rfwp.reproduce.run import reproduce as run_plan
+    from rfwp.train.log import ConsoleLog
 
-    def say(line: str) -> None:
-        console().print(line, soft_wrap=True, markup=False, highlight=False)
-
+    # where nobody listens any more, what is trained goes on
+    say = ConsoleLog(console()).say
     plan = make_plan(options)
     for line in describe_plan(plan, options.jobs):
         say(line)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rfwp.commands.console import console, listing
+from rfwp.commands.console import console, listing, show_written
 from rfwp.config import AnyRunConfig, LanguageRunConfig, RLRunConfig, RunConfig, SequenceConfig, TrainConfig
 from rfwp.errors import InvalidInput
 from rfwp.presets import TASKS, agent_run, is_agent, is_language, language_run, model_config, run_config
@@ -52,7 +52,7 @@ def train(
         title, rows = kind.summary(results)
         console().print(listing((title, ""), rows))
         for plan in plans:
-            console().print(f"-> {plan.folder}", style="dim", soft_wrap=True)
+            show_written(console(), plan.folder)
     end_process(code, at_once=options.shard)
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from rfwp.commands.console import console
 from rfwp.errors import InvalidInput
@@ -25,11 +24,11 @@ def watch(run: Annotated[Path, tyro.conf.Positional], options: WatchOptions = Wa
         raise InvalidInput(f"seconds={options.seconds}; use a positive number")
     out = options.out or run / ("episode.gif" if options.frame is None else "frame.png")
     check_out(out, picture=options.frame is not None)
-    game = watched(load_agent(run, options.device, ConsoleLog(Console(stderr=True))), options)
+    game = watched(load_agent(run, options.device, ConsoleLog(console(stderr=True))), options)
     if options.frame is None:
         steps = write_video(game.moments(options.seconds), out, game.actions, game.steps_per_s)
         cut = "" if game.over else f", cut after {steps / game.steps_per_s:g} s: --seconds for more"
     else:
         write_picture(game, out, game.actions, steps := options.frame)
         cut = ""
-    console().print(f"score {game.score:g} after {steps} steps{cut} -> {out}", soft_wrap=True, highlight=False)
+    console().print(f"score {game.score:g} after {steps} steps{cut} -> {out}", soft_wrap=True, markup=False, highlight=False)

@@ -16,6 +16,8 @@ def replace(config: Any, changes: Mapping[str, Any]) -> Any:
     for path, value in changes.items():
         name, _, rest = path.partition(".")
         hints = typing.get_type_hints(type(config))
+        if not hints:
+            raise InvalidInput(f"'{path}' is asked of {config!r}, which has no fields; leave it away")
         if name not in hints:
             raise unknown(f"field of {type(config).__name__}", name, hints)
         if rest:

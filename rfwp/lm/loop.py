@@ -16,11 +16,12 @@ from rfwp.errors import InvalidInput
 from rfwp.layers.state import flat
 from rfwp.lm.carried import Carried
 from rfwp.lm.evaluate import on_device, paper_perplexity, quick_perplexity
-from rfwp.lm.saved import WORDS, text_of_run
+from rfwp.lm.saved import text_of_run
 from rfwp.lm.schedule import check_language_training, learning_rate
 from rfwp.lm.segments import Segments, fingerprint, unlearned_words
 from rfwp.models import SequenceModel
 from rfwp.models.adaptive import TiedAdaptive
+from rfwp.models.pretrained import WORDS
 from rfwp.tasks.wikitext import Text
 from rfwp.tasks.words import Words, check_same_vocabulary
 from rfwp.train.epochs import EpochRunner

@@ -9,13 +9,13 @@ import torch
 from rfwp.config import LanguageRunConfig, SequenceConfig, from_dict
 from rfwp.errors import InvalidFile, RFWPError, UnknownName
 from rfwp.models import SequenceModel
-from rfwp.models.pretrained import locate
+from rfwp.models.pretrained import WORDS, locate
 from rfwp.tasks.hub import WIKITEXT
 from rfwp.tasks.types import SPLITS
 from rfwp.tasks.wikitext import Text
 from rfwp.tasks.words import Words
 from rfwp.train.checkpoint import BEST, CONFIG, EARLIER_BEST, STATE, load
-from rfwp.train.folder import LOCK, WORDS
+from rfwp.train.folder import LOCK
 from rfwp.train.model import load_weights
 
 _log = logging.getLogger("rfwp")
@@ -26,8 +26,10 @@ def load_language_model(path: str | Path, device: torch.device | str = "cpu") ->
     folder = locate(path)
     # a copy of a run may lack its lock, a run that has just begun its checkpoint
     is_run = any((folder / name).exists() for name in (LOCK, f"{BEST}/{STATE}", f"{EARLIER_BEST}/{STATE}"))
-    model = _best_of_run(folder) if is_run else SequenceModel.from_pretrained(folder)
-    words = Words.load(_words_file(folder))
+    if is_run:
+        model, words = _best_of_run(folder)
+    else:
+        model, words = SequenceModel.from_pretrained(folder), Words.load(_words_file(folder))
     check_vocabulary(model.config, words, folder)
     return model.to(device).eval(), words
 
@@ -61,7 +63,7 @@ def check_vocabulary(config: SequenceConfig, words: Words, where: object) -> Non
         raise InvalidFile(f"{sizes}, but its {WORDS} has {len(words):,}; use the {WORDS} it was trained with")
 
 
-def _best_of_run(run: Path) -> SequenceModel:
+def _best_of_run(run: Path) -> tuple[SequenceModel, Words]:
     best = load(run, (BEST, EARLIER_BEST), _log.warning)
     if best is None:
         raise InvalidFile(f"{run} has no {BEST} checkpoint yet: it appears after the first validation")
@@ -73,7 +75,9 @@ def _best_of_run(run: Path) -> SequenceModel:
         raise InvalidFile(f"{run} holds a model that does not read words; give the run of a language model")
     model = SequenceModel(config)
     load_weights(model, best.model, run)
-    return model
+    # those beside the weights have a checksum, those in the run's folder may have been changed
+    words = Words(best.beside[WORDS].decode().split()) if WORDS in best.beside else Words.load(_words_file(run))
+    return model, words
 
 
 def _words_file(folder: Path) -> Path:

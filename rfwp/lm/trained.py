@@ -60,6 +60,8 @@ def evaluate_run(path: Path, options: EvalOptions, log: Log) -> Evaluation:
     config = RunFolder(path).config()
     assert isinstance(config, LanguageRunConfig)
     config = _at_its_place(config, options)
+    if config.train.carry and options.stride is not None:
+        raise InvalidInput("--stride is for windows; this run carries its state, so its text is read once, without windows")
     stride = config.train.test_stride if options.stride is None else options.stride
     model, words = load_language_model(path, find_device(options.device))
     text = text_of_run(config, splits=(options.split,), words=words)

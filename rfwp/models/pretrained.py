@@ -20,7 +20,8 @@ from rfwp.models.packaged import packaged_models
 from rfwp.version import __version__
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-
+WORDS = "words.txt"
+"""Beside the weights of a language model: one word a line."""
 DECISIVE = ("composition", "heads", "window", "scale_output", "wiring", "eps", "stride", "padding")
 """Attributes of layers that no shape shows and that change what a model computes."""
 
@@ -163,7 +164,7 @@ def locate(
 ) -> Path:
     """The folder of a saved model: the given one, that of a model that comes with rfwp, or a download from the hub.
 
-    A folder that is here wins over both others. Of a hub repository only the two files are fetched.
+    A folder that is here wins over both others. Of a hub repository only the files of a model are fetched.
     """
     if not isinstance(dir_or_hub_id, str | Path):
         raise InvalidInput(f"load takes a folder, a packaged model's name or a hub id, saw {dir_or_hub_id!r}")
@@ -191,7 +192,7 @@ def locate(
             cache_dir=cache_dir,
             force_download=force_download,
             local_files_only=local_files_only,
-            allow_patterns=[WEIGHTS, CONFIG],
+            allow_patterns=[WEIGHTS, CONFIG, WORDS],
         )
     except (OSError, ValueError) as error:
         raise InvalidFile(f"no folder '{path}' here, and no such model from the hub: {reason(error)}") from error

@@ -17,10 +17,10 @@ from rfwp.config import (
     replace,
 )
 from rfwp.errors import InvalidInput, unknown
-from rfwp.lm.saved import WORDS, load_language_model
+from rfwp.lm.saved import load_language_model
 from rfwp.models import Agent, SequenceModel, load
 from rfwp.models.packaged import PRETRAINED
-from rfwp.models.pretrained import locate
+from rfwp.models.pretrained import WORDS, locate
 from rfwp.tasks import CodeExecution, ListOps, load_task
 from rfwp.tasks.code_execution import VARIABLES
 from rfwp.tasks.words import Words

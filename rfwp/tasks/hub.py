@@ -81,7 +81,10 @@ def _download(file: str) -> Path:
     with open(path, "rb") as content:
         seen = hashlib.file_digest(content, "sha256").hexdigest()
     if seen != expected:
-        raise InvalidFile(f"{path} is damaged: its SHA-256 is {seen}, the hub has {expected}; delete it and start again")
+        # the hub's cache has a link to the file itself, which it would go on using
+        for damaged in (path.resolve(), path):
+            damaged.unlink(missing_ok=True)
+        raise InvalidFile(f"{path} was damaged and is removed: its SHA-256 was {seen}, the hub has {expected}; start again")
     return path
 
 

@@ -80,7 +80,7 @@ def read_pieces(path: Path) -> Iterator[Piece]:
                 ends = piece.endswith(b"\n")
                 # less than was asked for: the last line, without a line feed
                 last = not ends and len(piece) < _PIECE
-                cut = len(piece) if ends else 0 if last else piece.rfind(b" ") + 1
+                cut = len(piece) if ends else 0 if last else max(map(piece.rfind, (b" ", b"\t", b"\r"))) + 1
                 rest = piece[cut:]
                 if len(rest) > _PIECE:
                     raise InvalidFile(f"{path}: line {line} has a word of more than {_PIECE:,} bytes, so it is no text")

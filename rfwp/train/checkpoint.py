@@ -32,6 +32,14 @@ class Damaged(Exception):
     """A checkpoint that is not whole; the message says what is wrong with it."""
 
 
+class NoneWhole(InvalidFile):
+    """There are checkpoints, and all of them are damaged."""
+
+    def __init__(self, problems: list[str]):
+        self.problems = "; ".join(problems)
+        super().__init__(f"{self.problems}, and no other checkpoint is there; use another folder to start again")
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What a folder holds, in memory."""
@@ -98,7 +106,7 @@ def load(run: Path, names: tuple[str, ...], say: Callable[[str], None]) -> Check
             say(f"{'; '.join(problems)}; using {run / name}")
         return found
     if problems:
-        raise InvalidFile(f"{'; '.join(problems)}, and no other checkpoint is there; delete {run} to start again")
+        raise NoneWhole(problems)
     return None
 
 

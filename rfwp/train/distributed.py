@@ -1,6 +1,7 @@
 """Several processes that train one model, started by torchrun: each takes a part of every batch, and gradients are added up."""
 
 import atexit
+import hashlib
 import os
 import sys
 from collections.abc import Iterable
@@ -60,6 +61,12 @@ class World:
         dist.all_gather(found, here)
         return [t.cpu() for t in found]
 
+    def first_that_differs(self, text: str) -> int | None:
+        """The rank of a process that has another text than the first one; None if all have the same."""
+        digest = torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
+        found = self.gather(digest)
+        return next((rank for rank, other in enumerate(found) if not torch.equal(other, found[0])), None)
+
     def wait(self) -> None:
         """Until all processes are here."""
         self.sum(torch.zeros((), device=self.device)).item()
@@ -67,7 +74,7 @@ class World:
 
 def join(device: torch.device) -> World:
     """The world that torchrun made: gloo on the CPU, nccl on GPUs, one GPU a process. Without torchrun: this process alone."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = processes()
     if size == 1:
         return World(device=device)
     if device.type == "cuda":
@@ -100,16 +107,28 @@ def end_process(code: int, at_once: bool = False) -> NoReturn:
     PyTorch's caches of how tensors are parted keep the group beyond `leave`. Gloo's threads then meet an interpreter that is
     ending, and now and then the process is aborted, which torchrun takes for a loss.
     """
-    if at_once and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        sys.stdout.flush()
-        sys.stderr.flush()
+    if at_once and processes() > 1:
+        for output in (sys.stdout, sys.stderr):
+            # closed ones are None
+            if output is not None:
+                output.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def joined() -> bool:
+    """This process works with others, up to `leave`."""
+    return dist.is_initialized()
 
 
 def restarted() -> bool:
     """torchrun started this process again after one was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def processes() -> int:
+    """Before any process group: how many has torchrun started? 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_first() -> bool:

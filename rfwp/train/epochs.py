@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Unpack
 
 from rfwp.config import LanguageRunConfig, RunConfig
 from rfwp.errors import InvalidFile, InvalidInput
-from rfwp.train.checkpoint import replace_tensors, writing
+from rfwp.train.checkpoint import Loaded, NoneWhole, replace_tensors, writing
 from rfwp.train.folder import RunFolder
 from rfwp.train.hooks import Hooks
 from rfwp.train.meter import Meter
@@ -58,6 +58,8 @@ class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
     def _prepare(self, fingerprint: str, lengths: int = 1) -> None:
         """With the data known: the model on its device, the optimiser, and how fast to go. `lengths`: of batches."""
         self.fingerprint = fingerprint
+        if (rank := self.world.first_that_differs(fingerprint)) is not None:
+            raise InvalidInput(f"process {rank} reads other data or words than the first one; give all processes the same files")
         self.folder.check(self.config, fingerprint, moved=PLACES)
         self.region, self.graph = self.speed.resolve(self.world, lengths)
         kind = place(self.model, self.world, self.speed)
@@ -191,10 +193,25 @@ class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
         if found is not None:
             self.progress, self._score = Progress(**found.state["progress"]), found.state["score"]
             self._restore_more(found.tensors)
-        self._set_best(self.store.best())
+        self._set_best(self._best_here(found))
         if self.world.first:
             self.folder.keep_records(self.progress.epoch)
         self.step = self._make_step()
+
+    def _best_here(self, last: Loaded | None) -> dict[str, Any] | None:
+        """What the best checkpoint says of itself. One that is gone or damaged is said, and keeps no run from going on."""
+        if last is None:
+            return self.store.best()
+        try:
+            state = self.store.best()
+        except NoneWhole as error:
+            self._warn(f"{error.problems}; going on without it")
+            return None
+        known = last.state["best"]
+        if known and (state is None or state["best"]["epoch"] < known["epoch"]):
+            instead = "going on without it" if state is None else f"going on with that of epoch {state['best']['epoch']}"
+            self._warn(f"the best checkpoint of {self.folder}, of epoch {known['epoch']}, is gone; {instead}")
+        return state
 
     def _set_best(self, state: dict[str, Any] | None) -> None:
         """The best is what best/ says. It may be some epochs ahead: they are trained again and come to the same."""
@@ -243,7 +260,7 @@ class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
         self.world.wait()
         self._set_best(self.store.load_best())
         if self.best is None:
-            raise InvalidFile(f"{self.folder} has no best checkpoint any more; delete the folder and train again")
+            raise InvalidFile(f"{self.folder} has no best checkpoint any more; train again in another folder")
         try:
             test, valid = self._tested()
         finally:

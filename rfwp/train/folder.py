@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from rfwp.atomic import sync
 from rfwp.config import AnyRunConfig, LanguageRunConfig, RunConfig, differences, from_dict, to_dict
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError, reason
+from rfwp.models.pretrained import WORDS
 from rfwp.tasks import Split
 from rfwp.train.checkpoint import BEST, EARLIER_BEST, LAST, PREVIOUS, replace_file, writing
 from rfwp.train.places import PLACES
@@ -26,8 +27,6 @@ except ImportError:  # not on Windows
 log = logging.getLogger("rfwp")
 
 CONFIG, METRICS, RESULT, LOCK = "config.json", "metrics.jsonl", "result.json", ".lock"
-WORDS = "words.txt"
-"""Of a language model: one word a line."""
 FILES = (METRICS, RESULT, WORDS, LAST, PREVIOUS, BEST, EARLIER_BEST)
 """What a run writes after its config."""
 

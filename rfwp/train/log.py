@@ -1,11 +1,14 @@
 """What a person sees of a run: a live line on a terminal, one line an epoch elsewhere, and TensorBoard if it is installed."""
 
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -65,19 +68,28 @@ class Log:
     def end(self) -> None: ...
 
 
-class ConsoleLog(Log):
-    """On a console, and for TensorBoard."""
+class Screen(Console):
+    """A console whose reader may go away, as in `rfwp presets | head`: that is an error like others, not the end."""
 
-    def __init__(self, console: Console | None = None, tensorboard: bool = True):
-        self.console = console or Console()
+    def on_broken_pipe(self) -> None:
+        # the BrokenPipeError that rich has caught
+        raise
+
+
+class ConsoleLog(Log):
+    """On a console, and for TensorBoard. If nobody reads any more, or the disk is full, the run goes on in silence."""
+
+    def __init__(self, console: Screen | None = None, tensorboard: bool = True):
+        self.console = console or Screen()
         self.live = self.console.is_terminal
         self._tensorboard = tensorboard
         self._line: Live | None = None
         self._writer: Any = None
 
     def say(self, line: str) -> None:
-        # no wrapping and no colours in the middle of a path
-        self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+        with self._heard():
+            # no wrapping and no colours in the middle of a path
+            self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def warn(self, line: str) -> None:
         self.say(line)
@@ -86,12 +98,10 @@ class ConsoleLog(Log):
         if self._tensorboard:
             self._writer = self._open(folder / "tensorboard", done)
         if self.live:
-            self._line = Live(console=self.console, auto_refresh=False, transient=True)
-            self._line.start()
+            self._begin_line()
 
     def moment(self, moment: Moment) -> None:
-        if self._line is not None:
-            self._line.update(Text(describe(moment), overflow="ellipsis", no_wrap=True), refresh=True)
+        self._update(Text(describe(moment), overflow="ellipsis", no_wrap=True))
 
     def epoch(self, record: dict[str, Any], moment: Moment) -> None:
         if self._line is None:
@@ -113,13 +123,11 @@ class ConsoleLog(Log):
         if not self.live:
             return
         if self._line is None:
-            self._line = Live(console=self.console, auto_refresh=False, transient=True)
-            self._line.start()
-        self._line.update(Text(f"{what}  {done / total:.0%} of {total:,} words"), refresh=True)
+            self._begin_line()
+        self._update(Text(f"{what}  {done / total:.0%} of {total:,} words"))
 
     def show(self, line: str) -> None:
-        if self._line is not None:
-            self._line.update(Text(line, overflow="ellipsis", no_wrap=True), refresh=True)
+        self._update(Text(line, overflow="ellipsis", no_wrap=True))
 
     def scalars(self, values: dict[str, float], step: int) -> None:
         if self._writer is not None:
@@ -129,11 +137,32 @@ class ConsoleLog(Log):
 
     def end(self) -> None:
         if self._line is not None:
-            self._line.stop()
+            with self._heard():
+                self._line.stop()
             self._line = None
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    def _begin_line(self) -> None:
+        with self._heard():
+            self._line = Live(console=self.console, auto_refresh=False, transient=True)
+            self._line.start()
+
+    def _update(self, line: RenderableType) -> None:
+        if self._line is not None:
+            with self._heard():
+                self._line.update(line, refresh=True)
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """What cannot be printed is no reason to lose a run: metrics.jsonl has all of it."""
+        try:
+            yield
+        except OSError:
+            self.console.quiet, self.live = True, False
+            # at the exit Python would write what is left, and fail once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.console.file.fileno())
 
     def _open(self, folder: Path, done: int) -> Any:
         try:

@@ -9,11 +9,12 @@ from typing import Any
 
 from rfwp.config import replace
 from rfwp.errors import InvalidInput
-from rfwp.train.distributed import is_first, leave, restarted
+from rfwp.train.distributed import is_first, leave, processes, restarted
 from rfwp.train.folder import Folder, RunFolder
 from rfwp.train.log import Log, shown
 from rfwp.train.options import TrainOptions
 from rfwp.train.result import RunResult, summary
+from rfwp.train.runner import Diverged
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 """What the shell expects of a process that a signal ended."""
@@ -50,8 +51,12 @@ class Plan:
 
 
 def train_all(plans: Sequence[Plan], options: TrainOptions, log: Log, kind: Kind) -> list[Any]:
-    """One run after another: a begun one goes on, a finished one is taken as it is. Nothing follows one that was stopped."""
+    """One run after another: a begun one goes on, a finished one is taken as it is. Nothing follows one that was stopped.
+
+    One that diverges is said, and is an error only when the others have had their turn.
+    """
     results: list[Any] = []
+    diverged: list[Diverged] = []
     for plan in plans:
         if plan.folder.finished:
             results.append(plan.folder.result())
@@ -59,11 +64,21 @@ def train_all(plans: Sequence[Plan], options: TrainOptions, log: Log, kind: Kind
                 log.say(f"{plan.folder} is finished")
             continue
         told = {"device": options.device, "log": log, "save_minutes": options.save_minutes, **kind.settings(options)}
-        results.append(kind.trainer(plan.config, plan.folder.path, **told).run())
+        try:
+            results.append(kind.trainer(plan.config, plan.folder.path, **told).run())
+        except Diverged as error:
+            # several processes may be in different places now
+            if len(plans) == 1 or processes() > 1:
+                raise
+            log.warn(f"{plan.folder}: {error}")
+            diverged.append(error)
+            continue
         # one that lost its patience is finished
         if results[-1].stopped not in (None, "patience"):
             break
     leave()
+    if diverged:
+        raise Diverged(f"{len(diverged)} of {len(plans)} runs diverged, as said above; the other seeds alone show their scores")
     return results
 
 

@@ -39,6 +39,7 @@ from rfwp.train.checkpoint import (
     STATE,
     Damaged,
     Loaded,
+    NoneWhole,
     json_bytes,
     publish,
     reading,
@@ -186,7 +187,7 @@ def load_sharded(
             say(f"{'; '.join(problems)}; using {folder}")
         return _read(folder, content, model, optimiser, world)
     if problems:
-        raise InvalidFile(f"{'; '.join(problems)}, and no other checkpoint is there; delete {path.parent} to start again")
+        raise NoneWhole(problems)
     return None
 
 

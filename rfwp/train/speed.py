@@ -42,6 +42,8 @@ class Speed:
             raise InvalidInput("cuda_graph=True works in one process only; leave it on auto")
         if self.cuda_graph is True and self.checkpoint_blocks:
             raise InvalidInput("cuda_graph=True and checkpoint_blocks exclude each other; leave one of them away")
+        if self.cuda_graph is True and not gpu:
+            raise InvalidInput(f"cuda_graph=True needs a GPU, and this run is on {world.device}; leave it on auto")
         best = ("blocks" if lengths <= FEW_LENGTHS else "lengths") if gpu else "no"
         region = best if self.compile == "auto" else self.compile
         alone = world.size == 1 and not self.checkpoint_blocks

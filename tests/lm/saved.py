@@ -22,6 +22,6 @@ def saved_run(folder, **options):
     model = language_model(**options).float().eval()
     folder.mkdir()
     config = {"rfwp": __version__, "model": to_dict(model.config)}
-    save(Checkpoint(model.state_dict(), {}, config, {}), folder, BEST, EARLIER_BEST)
+    save(Checkpoint(model.state_dict(), {}, config, {}, {"words.txt": WORDS.content()}), folder, BEST, EARLIER_BEST)
     WORDS.save(folder / "words.txt")
     return model

@@ -161,19 +161,32 @@ def only_begun(folder):
     (folder / ".lock").touch()
 
 
+def swap_words(folder):
+    """As many words, each with the meaning of another."""
+    words = (folder / "words.txt").read_text().split()
+    (folder / "words.txt").write_text("".join(f"{word}\n" for word in words[:2] + words[:1:-1]))
+
+
+@pytest.mark.parametrize("change", [swap_words, remove_words])
+def test_a_run_has_the_words_that_its_best_checkpoint_was_saved_with(change, tmp_path):
+    saved_run(tmp_path / "run")
+    change(tmp_path / "run")
+    assert load_language_model(tmp_path / "run")[1].digest == WORDS.digest
+
+
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("make", "damage", "message"),
     [
-        (break_words, "reads 23 and writes 23 words, but its words.txt has 3"),
-        (break_best, "model.safetensors does not have its checksum"),
-        (remove_words, "has no words.txt, so it is no language model"),
-        (only_begun, "has no best checkpoint yet"),
+        (saved_model, break_words, "reads 23 and writes 23 words, but its words.txt has 3"),
+        (saved_model, remove_words, "has no words.txt, so it is no language model"),
+        (saved_run, break_best, "model.safetensors does not have its checksum"),
+        (saved_run, only_begun, "has no best checkpoint yet"),
     ],
 )
-def test_a_folder_that_does_not_fit_is_one_line(damage, message, tmp_path, capsys):
-    saved_run(tmp_path / "run")
-    damage(tmp_path / "run")
-    code, out, err = run(capsys, "generate", str(tmp_path / "run"), "--prompt", "word0")
+def test_a_folder_that_does_not_fit_is_one_line(make, damage, message, tmp_path, capsys):
+    make(tmp_path / "model")
+    damage(tmp_path / "model")
+    code, out, err = run(capsys, "generate", str(tmp_path / "model"), "--prompt", "word0")
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1

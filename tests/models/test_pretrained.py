@@ -366,7 +366,7 @@ def test_a_model_without_values_cannot_be_saved(tmp_path):
         model.save_pretrained(tmp_path)
 
 
-def test_hub_ids_are_downloaded_as_two_files(folder, monkeypatch):
+def test_of_a_hub_id_only_the_files_of_a_model_are_downloaded(folder, monkeypatch):
     asked = {}
 
     def snapshot(repo_id, **options):
@@ -378,7 +378,7 @@ def test_hub_ids_are_downloaded_as_two_files(folder, monkeypatch):
         assert torch.equal(output(loaded), output(make(CONFIGS["rdn"])))
     assert asked["repo_id"] == "user/model"
     assert asked["revision"] == "v1"
-    assert asked["allow_patterns"] == ["model.safetensors", "config.json"]
+    assert asked["allow_patterns"] == ["model.safetensors", "config.json", "words.txt"]
 
 
 def test_a_hub_id_that_cannot_be_had_is_one_line(monkeypatch, tmp_path):

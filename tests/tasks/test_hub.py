@@ -95,10 +95,17 @@ def test_a_text_is_downloaded_once_and_only_where_it_is_needed(downloads, tmp_pa
 
 
 def test_a_damaged_download_is_refused(downloads, tmp_path):
-    (tmp_path / "hub" / "w/test.parquet").write_text('["the dot\\n"]')
-    with pytest.raises(InvalidFile, match=r"test\.parquet is damaged: its SHA-256 is \w{64}, the hub has \w{64}; delete it"):
+    # the hub's cache hands out links
+    link, content = tmp_path / "hub" / "w/test.parquet", tmp_path / "content"
+    link.rename(content)
+    link.symlink_to(content)
+    content.write_text('["the dot\\n"]')
+    with pytest.raises(InvalidFile, match=r"test\.parquet was damaged and is removed: its SHA-256 was \w{64}, the hub has"):
         wikitext_folder("wikitext-2", tmp_path / "cache", ["test"])
     assert not (tmp_path / "cache").exists()
+    # otherwise it would be taken again
+    assert not link.is_symlink()
+    assert not content.exists()
 
 
 def test_another_number_of_tokens_is_refused(downloads, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rfwp.errors import InvalidFile
-from rfwp.train import Log, checkpoint
+from rfwp.train import Log, Trainer, checkpoint
 from rfwp.train.checkpoint import Checkpoint, Damaged
 from tests.train.tiny import before_call, tiny_config, trainer, weights
 
@@ -130,6 +130,38 @@ def test_when_all_are_damaged_the_error_names_them(tmp_path, whole):
         (folder / name / "state.json").write_text("{}")
     with pytest.raises(InvalidFile, match=r"last is damaged .*previous is damaged .*no other checkpoint"):
         trainer(folder, tiny_config(epochs=2)).run()
+
+
+def stopped(folder, epochs, monkeypatch, scores):
+    """A run of three epochs that is stopped after some of them, and what its validations say."""
+    found = iter(scores)
+    monkeypatch.setattr(Trainer, "_evaluated", lambda self, data: {"token accuracy": next(found)})
+    run = trainer(folder, save_minutes=0)
+    monkeypatch.setattr(run, "_ended", lambda: run.progress.epoch >= epochs)
+    monkeypatch.setattr(run, "_finish", lambda stopped: None)
+    run.run()
+
+
+@pytest.mark.parametrize("how", ["damaged", "gone"])
+def test_a_run_goes_on_without_its_best(tmp_path, monkeypatch, how):
+    stopped(tmp_path, 1, monkeypatch, [0.9, 0.2, 0.1, 0.0])
+    if how == "gone":
+        shutil.rmtree(tmp_path / "best")
+    else:
+        (tmp_path / "best/model.safetensors").write_bytes(b"")
+    log = Said()
+    assert trainer(tmp_path, log=log).run().best_epoch == 2
+    (line,) = log.lines
+    assert line.endswith("; going on without it")
+    assert ("best is damaged (" if how == "damaged" else "of epoch 1, is gone") in line
+
+
+def test_an_earlier_best_in_place_of_one_that_is_gone_is_said(tmp_path, monkeypatch):
+    stopped(tmp_path, 2, monkeypatch, [0.1, 0.9, 0.0, 0.0])
+    shutil.rmtree(tmp_path / "best")
+    log = Said()
+    assert trainer(tmp_path, log=log).run().best_epoch == 1
+    assert log.lines == [f"the best checkpoint of {tmp_path}, of epoch 2, is gone; going on with that of epoch 1"]
 
 
 def test_a_damaged_best_falls_back_to_the_one_before(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from rfwp.config import replace, to_dict
 from rfwp.presets import run_config
+from rfwp.train import Diverged, Trainer
 from rfwp.train.data import Data
 from tests.test_cli import run
 from tests.train.tiny import before_call, weights
@@ -76,6 +77,29 @@ def test_several_seeds_give_a_mean_and_take_finished_ones_as_they_are(capsys, tm
     assert "2 seeds: mean ± standard deviation" in out
     assert before == (weights(home / "seed-1"), (home / "seed-1/result.json").stat().st_mtime_ns)
     assert weights(home / "seed-2") != before[0]
+
+
+def test_a_seed_that_diverges_does_not_keep_the_others_from_training(capsys, tmp_path, monkeypatch):
+    def diverging(self):
+        if self.config.train.seed == 2:
+            raise Diverged("the loss is nan")
+        return run_as_usual(self)
+
+    run_as_usual = Trainer.run
+    monkeypatch.setattr(Trainer, "run", diverging)
+    home = tmp_path / "runs"
+    code, out, err = train(capsys, PRESET, "--seeds", 1, 2, 3, "--out", home, *SET)
+    assert code == 2
+    assert f"{home / 'seed-2'}: the loss is nan" in out
+    assert err.startswith("rfwp: 1 of 3 runs diverged, as said above")
+    assert [(home / f"seed-{seed}/result.json").exists() for seed in (1, 2, 3)] == [True, False, True]
+
+
+def test_a_folder_may_have_any_name(capsys, tmp_path):
+    folder = tmp_path / "[red]x[" / "y]"
+    code, out, err = train(capsys, PRESET, "--out", folder, *SET)
+    assert code == 0, err
+    assert out.rstrip().endswith(f"-> {folder}")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -42,6 +42,15 @@ def test_a_process_alone_agrees_with_itself():
     assert join(torch.device("cpu")) == world
 
 
+def test_processes_that_read_other_data_are_noticed(tmp_path, monkeypatch):
+    assert World().first_that_differs("data") is None
+    monkeypatch.setattr(World, "gather", lambda self, tensor: [tensor, tensor, tensor + 1])
+    assert World().first_that_differs("data") == 2
+    with pytest.raises(InvalidInput, match="process 2 reads other data or words than the first one"):
+        trainer(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_cuda_graphs_are_for_one_process():
     with pytest.raises(InvalidInput, match="one process only"):
         Speed(cuda_graph=True).resolve(World(0, 2))
@@ -52,4 +61,6 @@ def test_cuda_graphs_are_for_one_process():
     assert Speed().resolve(World(0, 1, torch.device("cuda")), lengths=15) == ("lengths", True)
     with pytest.raises(InvalidInput, match="exclude each other"):
         Speed(cuda_graph=True, checkpoint_blocks=True).resolve(World())
+    with pytest.raises(InvalidInput, match="needs a GPU, and this run is on cpu"):
+        Speed(cuda_graph=True).resolve(World())
     assert Speed(checkpoint_blocks=True).resolve(World(0, 1, torch.device("cuda"))) == ("blocks", False)

@@ -1,12 +1,13 @@
 """What a person sees of a run."""
 
 import io
+import os
 import sys
 
 import pytest
 from rich.console import Console
 
-from rfwp.train.log import ConsoleLog, Moment, describe, duration
+from rfwp.train.log import ConsoleLog, Moment, Screen, describe, duration
 from tests.train.tiny import tiny_config, trainer
 
 
@@ -32,6 +33,24 @@ def test_on_a_terminal_one_line_lives_and_goes(tmp_path):
     assert "epoch 3/3: loss" not in text
     # the cursor is back
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def broken_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
+
+
+@pytest.mark.parametrize("output", [broken_pipe, lambda: open("/dev/full", "w")])  # noqa: SIM115
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_run_goes_on_when_nobody_reads_any_more(tmp_path, output, terminal):
+    with output() as file:
+        log = ConsoleLog(Screen(file=file, force_terminal=terminal))
+        result = trainer(tmp_path, log=log).run()
+        log.say("unheard")
+    assert result.stopped is None
+    assert result.epochs == 3
+    assert (tmp_path / "last").exists()
 
 
 def test_tensorboard_gets_every_epoch_once_also_after_a_resume(tmp_path):

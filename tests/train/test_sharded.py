@@ -193,7 +193,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(damage, why, tm
     assert optimiser.param_groups[0]["lr"] == 0.1
     assert said == [f"{tmp_path}/last is damaged ({why}); using {tmp_path}/previous"]
     (tmp_path / "previous" / "state.json").unlink()
-    with pytest.raises(InvalidFile, match=r"state.json is missing.* no other checkpoint is there; delete"):
+    with pytest.raises(InvalidFile, match=r"state.json is missing.* no other checkpoint is there; use another folder"):
         load(tmp_path)
 
 
