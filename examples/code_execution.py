@@ -74,7 +74,12 @@ class PipeLog(Log):
         self._send(moment=asdict(moment), record=record)
 
     def _send(self, **message: Any) -> None:
-        print(json.dumps(message), flush=True)
+        try:
+            print(json.dumps(message), flush=True)
+        except BrokenPipeError:
+            # whoever started this process is gone: save, and end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            signal.raise_signal(signal.SIGTERM)
 
 
 def train_one(name: str, task: Task, options: argparse.Namespace) -> None:
@@ -308,4 +313,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    # like Ctrl-C: the processes that train are told, and save what they have
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     main()

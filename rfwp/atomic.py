@@ -1,7 +1,9 @@
 """Files that are there whole or not at all, whatever fails and however many processes write them at once."""
 
+import glob
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +32,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def remove_unfinished(path: Path, older_than: float = 3600.0) -> None:
+    """Files that were to become `path` and were not written to for so many seconds: whoever wrote them was killed."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.unfinished"):
+        if time.time() - leftover.stat().st_mtime > older_than:
+            leftover.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, content: bytes) -> None:

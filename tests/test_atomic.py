@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import rfwp
-from rfwp.atomic import whole_file, write_whole
+from rfwp.atomic import remove_unfinished, whole_file, write_whole
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path):
@@ -31,6 +31,21 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, c
         file.write(b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_a_killed_process_left_is_removed_when_it_is_old(tmp_path):
+    path = tmp_path / "to[kens].npy"
+    with whole_file(path) as file:
+        file.write(b"under way")
+        remove_unfinished(path)
+    old, other = tmp_path / f".{path.name}.0123.unfinished", tmp_path / ".another.0123.unfinished"
+    for leftover in (old, other):
+        leftover.write_bytes(b"cut")
+        os.utime(leftover, (0, 0))
+    remove_unfinished(path)
+    assert not old.exists()
+    assert other.exists()
+    assert path.read_bytes() == b"under way"
 
 
 def test_an_error_names_the_file_that_was_asked_for(tmp_path):

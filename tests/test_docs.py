@@ -17,6 +17,7 @@ from rfwp.config import AtariConfig
 from rfwp.presets import agent_run, find, is_agent, is_language, language_run, run_config
 from rfwp.reproduce.agents import agent_jobs
 from rfwp.reproduce.jobs import chosen_presets
+from rfwp.tasks.words import Words
 from rfwp.train.changes import changed
 from tests.pages import PAGES, build_site, command_lines, python_blocks, read, run_page, words
 
@@ -27,7 +28,10 @@ PROGRAMS = {
     "docs/many-machines.md": "tests/train/test_sharded.py",
     "docs/play.md": "tests/test_trace.py",
     "docs/reinforcement-learning.md": "tests/rl/test_docs.py",
-    **{f"docs/{name}.md": "tests/test_docs.py" for name in ("index", "quickstart", "tutorial", "tasks", "own-fast-net")},
+    **{
+        f"docs/{name}.md": "tests/test_docs.py"
+        for name in ("index", "quickstart", "tutorial", "tasks", "own-fast-net", "language-modelling")
+    },
 }
 """Pages with Python, and the tests that run it."""
 COMMANDS = [(page, line) for page in PAGES for line in command_lines(page)]
@@ -77,6 +81,13 @@ def test_guide_to_the_tasks_trains_on_its_own_files(folder, capsys):
     assert {"config.json", "metrics.jsonl", "best", "last", "result.json"} <= set(os.listdir("runs/mine"))
     assert rfwp.load("runs/mine/best").config == names["model"]
     assert capsys.readouterr().out.startswith("authors 3\ntrue 9\n")
+
+
+def test_vocabulary_of_the_guide_to_language_models_has_the_words_that_come_twice(folder):
+    # whatever the reader takes for a space
+    Path("train.txt").write_text("b a\u00a0c b\na b", encoding="utf-8")
+    run_page("docs/language-modelling.md")
+    assert Words.load(Path("vocabulary.txt")).symbols == ("<eos>", "<unk>", "b", "a")
 
 
 def test_own_fast_net_rule_and_slow_net_run_and_pass_their_tests(capsys):

@@ -76,14 +76,15 @@ def test_demo_that_is_finished_shows_the_same_again_without_training(demo):
     assert again[again.index("token by token") :] == first[shown:]
 
 
-def test_demo_goes_on_after_ctrl_c(demo):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_demo_goes_on_after_ctrl_c(demo, number):
     """Ctrl-C for the first process; it passes it on, and both runs are saved."""
     command = [sys.executable, str(EXAMPLES / "code_execution.py"), *SMALL, "--epochs", "200"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in process.stdout:
         if "epoch 3/200" in line:
             break
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "the same command goes on" in err

@@ -35,6 +35,13 @@ def language_config(name: str, shape: ModelShape) -> SequenceConfig:
     return changed
 
 
+def language_sizes(name: str, shape: ModelShape) -> dict[str, int]:
+    """Those of the shape, with the layers that this row has."""
+    core = language_config(name, shape).core
+    assert isinstance(core, BlocksConfig)
+    return {**shape.sizes, "layers": core.layers}
+
+
 def language_batches(shape: ModelShape, device: torch.device, n: int = 4) -> list[tuple[Tensor, Tensor]]:
     """Random words and the words after them."""
     generator = torch.Generator().manual_seed(0)

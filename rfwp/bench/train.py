@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rfwp.bench.language import LANGUAGE_MODELS, language_batches, language_step
+from rfwp.bench.language import LANGUAGE_MODELS, language_batches, language_sizes, language_step
 from rfwp.bench.models import MODELS, batches, build_model, loss_of
 from rfwp.bench.options import Mode, TrainOptions
 from rfwp.bench.records import Outcome, Row, append, one_line
@@ -58,7 +58,9 @@ def bench_train(options: TrainOptions, say: Callable[[str], None] = log.info) ->
     """Check if asked, then time, shape by shape; the rows are also added to the JSON lines."""
     device = find_device(options.device)
     set_threads(options)
-    shapes = {name: model_shape(name) for name in options.shape or (("quick",) if options.quick else ("code",))}
+    shapes = {name: model_shape(name) for name in options.shape or ("code",)}
+    if options.quick:
+        shapes = {name: model_shape(name) for name in ("lm-quick" if shape.vocabulary else "quick" for shape in shapes.values())}
     outcome, where = Outcome([], [], [], []), environment(device, options.commit)
     chosen = {name: choose(options, device, LANGUAGE_MODELS if shape.vocabulary else MODELS) for name, shape in shapes.items()}
     for name, shape in shapes.items():
@@ -110,7 +112,8 @@ def _bench_shape(
     runs: dict[Setting, Run] = {}
     rows: dict[Setting, Row] = {}
     for setting in settings:
-        row = Row(f"train step {setting.model}", name, shape.sizes, setting.precision, setting.how, note=failed.get(setting, ""))
+        sizes = language_sizes(setting.model, shape) if shape.vocabulary else shape.sizes
+        row = Row(f"train step {setting.model}", name, sizes, setting.precision, setting.how, note=failed.get(setting, ""))
         if setting not in failed:
             say(f"{name}: {setting}")
             try:

@@ -16,15 +16,17 @@ def generate(model: Annotated[str, tyro.conf.Positional], options: GenerateOptio
     Args:
         model: A language model: the folder of its run, or of the saved model.
     """
-    from rfwp.lm.generate import check_options, prompt_words, tell, tell_many, unknown_words, write_lines
+    from rfwp.lm.generate import beyond_training, check_options, prompt_words, tell, tell_many, unknown_words, write_lines
     from rfwp.lm.saved import load_language_model
     from rfwp.train.speed import find_device
 
     check_options(options)
     prompt = _standard_input() if options.prompt == "-" else options.prompt
     network, words = load_language_model(model, find_device(options.device))
-    if note := unknown_words(prompt_words(prompt), words):
-        print(f"rfwp: {note}", file=sys.stderr)
+    begun = prompt_words(prompt)
+    for note in (unknown_words(begun, words), beyond_training(network, begun, options.tokens)):
+        if note:
+            print(f"rfwp: {note}", file=sys.stderr)
     screen = console()
     if options.out is not None:
         write_lines(tell_many(network, words, prompt, options), options.out)

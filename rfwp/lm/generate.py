@@ -52,6 +52,16 @@ def unknown_words(prompt: list[str], words: Words) -> str:
     return f"not in the vocabulary, read as {words.symbols[words.unk]}: {', '.join(missing[:_SHOWN])}{more}"
 
 
+def beyond_training(model: SequenceModel, prompt: list[str], tokens: int) -> str:
+    """One line if a model that counts its words down is asked for more than it was trained to count; "" otherwise."""
+    config = model.config
+    if config.positions != "descending" or len(prompt) + tokens <= config.window:
+        return ""
+    return (
+        f"this model was trained on {config.window} words at a time; text beyond them gets worse, models of lm-full-context go on"
+    )
+
+
 def tell(model: SequenceModel, words: Words, prompt: str, options: GenerateOptions) -> Iterator[str]:
     """The prompt as the model reads it, then word after word as it comes, each with the space or line break before it."""
     spacing = Spacing(options.detokenise)

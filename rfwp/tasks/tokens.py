@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from rfwp.atomic import whole_file
+from rfwp.atomic import remove_unfinished, whole_file
 from rfwp.errors import InvalidFile, reason
 from rfwp.tasks.reading import read_words
 from rfwp.tasks.words import Words
@@ -52,6 +52,7 @@ def tokens_of(text: Path, words: Words, folder: Path) -> np.ndarray:
     _log.info("turning the words of %s into numbers", text)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(path)
         with whole_file(path) as file:
             _write(file, _encoded(text, words))
         return _open(path)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from rfwp.bench.language import LANGUAGE_MODELS, language_batches, language_config
+from rfwp.bench.language import LANGUAGE_MODELS, language_batches, language_config, language_sizes
 from rfwp.bench.models import MODELS, Product, build_model
 from rfwp.bench.options import TrainOptions
 from rfwp.bench.shapes import MODEL_SHAPES, model_shape
@@ -152,11 +152,15 @@ def test_language_models_are_table_1s_with_the_whole_vocabulary():
         assert language_config(name, shape) == model_config(preset)
     assert len(LANGUAGE_MODELS) == 10
     assert shape.sizes["vocabulary"] == 267_735
+    assert language_sizes("delta_mlp", shape) == {**shape.sizes, "layers": 11}
+    assert language_sizes("rdn", shape) == shape.sizes
 
 
 def test_a_quick_language_run_times_all_rows_also_with_carried_state(tmp_path):
-    outcome = bench_train(quick(tmp_path, shape=("lm-quick",)))
+    # tiny, whatever shape is named
+    outcome = bench_train(quick(tmp_path, shape=("lm-vocabulary",)))
     assert outcome.failures == []
+    assert {row.shape for row in outcome.rows} == {"lm-quick"}
     assert [row.what for row in outcome.rows] == [f"train step {name}" for name in LANGUAGE_MODELS]
     assert all(row.tokens_per_s == pytest.approx(66 / row.ms.median * 1e3) for row in outcome.rows)
 

@@ -86,6 +86,9 @@ def test_a_carried_run_is_evaluated_in_full_context_and_shows_what_that_buys(cap
     assert "full context" in out
     assert f"{result.metrics['perplexity']:.2f}" in out
     assert len(json.loads((tmp_path / "eval-test.json").read_text())["by_position"]) == 2
+    code, _, err = run(capsys, "eval", str(tmp_path), "--stride", "2", *DEVICE)
+    assert code == 2
+    assert "this run carries its state" in err
 
 
 def test_what_cannot_be_kept_has_been_shown(capsys, tmp_path, monkeypatch, text):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rfwp.errors import InvalidInput
-from rfwp.lm.generate import check_options, prompt_words, tell, tell_many, unknown_words
+from rfwp.lm.generate import beyond_training, check_options, prompt_words, tell, tell_many, unknown_words
 from rfwp.lm.generate_options import GenerateOptions
 from rfwp.lm.saved import load_language_model
 from rfwp.lm.spacing import Spacing
@@ -57,6 +57,13 @@ def test_words_that_the_model_does_not_know_are_named_once():
     assert unknown_words(["word0", "x", "y", "x"], WORDS) == "not in the vocabulary, read as <unk>: x, y"
     assert unknown_words(list("abcdefg"), WORDS).endswith("a, b, c, d, e and 2 more")
     assert unknown_words(["word0"], WORDS) == ""
+
+
+@pytest.mark.parametrize(("positions", "tokens", "said"), [("descending", 7, True), ("descending", 6, False), ("none", 7, False)])
+def test_text_beyond_what_a_model_was_trained_on_is_said(positions, tokens, said):
+    note = beyond_training(language_model(positions=positions), ["word0", "word1"], tokens)
+    assert note.startswith("this model was trained on 8 words at a time") == said
+    assert bool(note) == said
 
 
 def test_words_stay_as_they_are_and_eos_breaks_the_line():
@@ -202,7 +209,9 @@ def test_the_command_writes_the_text_and_says_once_what_it_does_not_know(tmp_pat
     assert code == 0
     assert out.startswith("word0 <unk> <unk>")
     assert len(out.replace("\n", " <eos> ").split()) == 3 + 7 + 1
-    assert err == "rfwp: not in the vocabulary, read as <unk>: x, y\n"
+    unknown, beyond = err.splitlines()
+    assert unknown == "rfwp: not in the vocabulary, read as <unk>: x, y"
+    assert beyond.startswith("rfwp: this model was trained on 8 words at a time")
     assert run(capsys, *arguments)[1] == out
 
 

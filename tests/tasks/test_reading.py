@@ -6,7 +6,7 @@ import pytest
 
 from rfwp.errors import InvalidFile
 from rfwp.tasks import reading
-from rfwp.tasks.reading import file_names, find_files, read_pieces, read_words
+from rfwp.tasks.reading import EOS, file_names, find_files, read_pieces, read_words
 
 TEXT = " = Título = \n\n The cat , the CAT \n \n sat\u00a0down\t<unk> . \n"
 LINES = [["=", "Título", "="], [], ["The", "cat", ",", "the", "CAT"], [], ["sat", "down", "<unk>", "."]]
@@ -46,6 +46,12 @@ def test_long_texts_and_lines_longer_than_a_piece_lose_no_word(piece, count, tmp
     monkeypatch.setattr(reading, "_WORDS", count)
     assert words(tmp_path / "text", TEXT.encode()) == WORDS
     assert words(tmp_path / "text", TEXT.removesuffix(" \n").encode()) == WORDS
+
+
+@pytest.mark.parametrize("space", [" ", "\t"])
+def test_a_long_line_may_have_any_spaces(space, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "_PIECE", 16)
+    assert words(tmp_path / "text", space.join(f"word{n}" for n in range(9)).encode()) == [*(f"word{n}" for n in range(9)), EOS]
 
 
 def test_words_are_handed_on_in_small_lists(tmp_path):
