@@ -17,7 +17,7 @@ def replace(config: Any, changes: Mapping[str, Any]) -> Any:
         name, _, rest = path.partition(".")
         hints = typing.get_type_hints(type(config))
         if not hints:
-            raise InvalidInput(f"'{path}' is asked of {config!r}, which has no fields; leave it away")
+            raise InvalidInput(f"unknown field '{path}': {config!r} is a value, without fields; leave '.{path}' away")
         if name not in hints:
             raise unknown(f"field of {type(config).__name__}", name, hints)
         if rest:

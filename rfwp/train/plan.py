@@ -56,7 +56,7 @@ def train_all(plans: Sequence[Plan], options: TrainOptions, log: Log, kind: Kind
     One that diverges is said, and is an error only when the others have had their turn.
     """
     results: list[Any] = []
-    diverged: list[Diverged] = []
+    diverged = 0
     for plan in plans:
         if plan.folder.finished:
             results.append(plan.folder.result())
@@ -71,14 +71,16 @@ def train_all(plans: Sequence[Plan], options: TrainOptions, log: Log, kind: Kind
             if len(plans) == 1 or processes() > 1:
                 raise
             log.warn(f"{plan.folder}: {error}")
-            diverged.append(error)
+            diverged += 1
             continue
         # one that lost its patience is finished
         if results[-1].stopped not in (None, "patience"):
             break
     leave()
-    if diverged:
-        raise Diverged(f"{len(diverged)} of {len(plans)} runs diverged, as said above; the other seeds alone show their scores")
+    # one that a signal stopped has said how to go on with all of them
+    if diverged and not (results and exit_code(results)):
+        others = "; --seeds with the other ones shows their scores" if results else ""
+        raise Diverged(f"{diverged} of {len(plans)} runs diverged, as said above{others}")
     return results
 
 

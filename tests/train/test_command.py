@@ -237,6 +237,8 @@ def test_a_changed_task_brings_its_vocabulary(capsys, tmp_path):
         (["atari/rdn"], "an agent needs --game (Atari, such as pong) or --env"),
         ([], "train needs a preset, --data FOLDER with --model PRESET, or --resume RUN"),
         ([PRESET, "--set", "train.lrr=1"], "unknown field of TrainConfig 'lrr'; did you mean 'lr'?"),
+        ([PRESET, "--set", "train.lr.x=1"], "unknown field 'x': 0.003 is a value, without fields; leave '.x' away"),
+        ([PRESET, "--cuda-graph", "yes"], "cuda_graph=True needs a GPU, and this run is on cpu"),
         ([PRESET, "--set", "train.lr=fast"], "lr: expected float, saw 'fast'"),
         ([PRESET, "--set", "train.lr"], "--set train.lr: expected name=value"),
         ([PRESET, "--set", "train.lr=NaN"], "expected a finite number"),
