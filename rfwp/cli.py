@@ -22,8 +22,8 @@ from rfwp.commands.reproduce import reproduce
 from rfwp.commands.train import train
 from rfwp.commands.usage import Parser
 from rfwp.commands.watch import watch
-from rfwp.errors import InvalidInput, RFWPError, unknown
-from rfwp.train.distributed import end_process, is_first, joined
+from rfwp.errors import InvalidInput, RFWPError, reason, unknown
+from rfwp.train.distributed import end_process, is_first, is_loss, joined
 
 DESCRIPTION = """Fast weight programmers: neural nets whose slow net rewrites, at every step, the weights of a fast net.
 
@@ -84,6 +84,10 @@ def main(arguments: list[str] | None = None) -> None:
         if error.filename is None:
             raise
         _fail(f"{error.filename}: {error.strerror}")
+    except RuntimeError as error:
+        if not is_loss(error):
+            raise
+        _fail(f"another process is gone ({reason(error)}); torchrun --max-restarts 3 starts all again, and they go on")
     except KeyboardInterrupt:
         print("rfwp: interrupted", file=sys.stderr)
         sys.exit(130)

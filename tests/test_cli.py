@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import rfwp.commands
 from rfwp import cli
@@ -142,6 +143,22 @@ def test_a_mistake_of_another_process_than_the_first_is_said_by_it(capsys, monke
     code, _, err = run(capsys, "show", "lm/rnd")
     assert code == 2
     assert err.startswith("rfwp: process 3: unknown preset 'lm/rnd'")
+
+
+def test_a_process_that_loses_another_says_so_in_one_line(capsys, monkeypatch):
+    def lose(arguments, description):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer")
+
+    monkeypatch.setattr(cli.Parser, "run", lambda self, *given: lose(*given))
+    with pytest.raises(RuntimeError, match="gloo"):
+        run(capsys, "presets")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    code, _, err = run(capsys, "presets")
+    assert code == 2
+    assert err.startswith(
+        "rfwp: another process is gone ([gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer);"
+    )
+    assert len(err.splitlines()) == 1
 
 
 def test_what_a_terminal_cannot_show_is_replaced(monkeypatch):

@@ -121,6 +121,11 @@ def joined() -> bool:
     return dist.is_initialized()
 
 
+def is_loss(error: RuntimeError) -> bool:
+    """Whether PyTorch says with it that another process does not answer any more."""
+    return joined() and (isinstance(error, dist.DistError) or "gloo" in str(error))
+
+
 def restarted() -> bool:
     """torchrun started this process again after one was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
