@@ -5,7 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,8 +37,10 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 def remove_unfinished(path: Path, older_than: float = 3600.0) -> None:
     """Files that were to become `path` and were not written to for so many seconds: whoever wrote them was killed."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.unfinished"):
-        if time.time() - leftover.stat().st_mtime > older_than:
-            leftover.unlink(missing_ok=True)
+        # others may remove it, or write it to its end, meanwhile
+        with suppress(FileNotFoundError):
+            if time.time() - leftover.stat().st_mtime > older_than:
+                leftover.unlink()
 
 
 def write_whole(path: Path, content: bytes) -> None:

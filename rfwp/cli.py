@@ -62,10 +62,9 @@ SIGPIPE = 141
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a mistake of the user is one line and exit code 2."""
-    for output in (sys.stdout, sys.stderr):
+    if isinstance(sys.stdout, io.TextIOWrapper):
         # words of a text that this terminal cannot show
-        if isinstance(output, io.TextIOWrapper):
-            output.reconfigure(errors="replace")
+        sys.stdout.reconfigure(errors="replace")
     handler = RichHandler(console=console(stderr=True), show_path=False, show_time=False)
     logging.basicConfig(format="%(message)s", handlers=[handler])
     logging.getLogger("rfwp").setLevel(logging.INFO)  # which backend runs is said, once
@@ -87,19 +86,22 @@ def main(arguments: list[str] | None = None) -> None:
     except RuntimeError as error:
         if not is_loss(error):
             raise
-        _fail(f"another process is gone ({reason(error)}); torchrun --max-restarts 3 starts all again, and they go on")
+        _fail(f"another process is gone ({reason(error)}); torchrun --max-restarts 3 starts all again, and they go on", lost=True)
     except KeyboardInterrupt:
         print("rfwp: interrupted", file=sys.stderr)
         sys.exit(130)
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, lost: bool = False) -> NoReturn:
     """One line, exit code 2. A mistake that all processes of torchrun make is said by the first, others by who makes them."""
     if not is_first():
         # if the first one has failed, too, torchrun ends this one meanwhile
         time.sleep(PATIENCE)
         message = f"process {os.environ['RANK']}: {message}"
     print(f"rfwp: {message}", file=sys.stderr)
+    if lost and is_first():
+        # torchrun is to see first who was lost, and ends this process then
+        time.sleep(PATIENCE)
     end_process(2, at_once=joined())
 
 

@@ -125,7 +125,7 @@ def usable_device(device: torch.device | str) -> torch.device:
     if found.type not in ("cpu", "cuda", "meta"):
         try:
             torch.empty(0, device=found)
-        except (RuntimeError, AssertionError):
+        except (RuntimeError, AssertionError, ImportError):
             raise InvalidInput(f"device '{found}' is not here: this PyTorch cannot use it; use 'cpu'") from None
     return found
 

@@ -79,7 +79,7 @@ def find(name: str) -> Preset:
     name = WIKI_28M.get(name, name)
     name = ALIASES.get(name, name)
     if name not in known:
-        raise unknown("preset", name, known)
+        raise unknown("preset", name, {*known, *WIKI_28M})
     return known[name]
 
 

@@ -70,8 +70,10 @@ def _choices(options: OpsOptions) -> tuple[list[str], list[tuple[str, OpShape]]]
             raise unknown("op", op, OPS)
     if not options.dtype:
         raise InvalidInput("--dtype is empty; give fp32, tf32 or bf16")
-    default = ("quick",) if options.quick else ("scaling",) if options.scaling != "no" else ("code", "lm", "wide")
+    default = ("scaling",) if options.scaling != "no" else ("code", "lm", "wide")
     shapes = [(name, op_shape(name)) for name in options.shapes or default]
+    if options.quick:
+        shapes = [("quick", op_shape("quick"))]
     if options.scaling != "no":
         shapes = [(name, s) for name, shape in shapes for s in scaled(shape, options.scaling, options.quick)]
     return list(options.ops or OPS), shapes

@@ -3,7 +3,7 @@
 import io
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, redirect_stderr
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -37,7 +37,7 @@ class Parser:
                 if end.code != 2 or not self._said.getvalue():
                     raise
                 known = [name for name in arguments[:1] if name in self._commands]
-                raise InvalidInput(one_line(self._said.getvalue(), " ".join(["rfwp", *known, "--help"]))) from None
+                raise InvalidInput(one_line(self._said.getvalue(), " ".join(["rfwp", *known]))) from None
 
     def _ends_parsing(self, command: Callable[P, R]) -> Callable[P, R]:
         """The same command, which has stderr for itself."""
@@ -45,28 +45,44 @@ class Parser:
         @wraps(command)
         def begun(*arguments: P.args, **named: P.kwargs) -> R:
             self._parsing.close()
-            # nothing but a warning, since the command begins
-            sys.stderr.write(self._said.getvalue())
+            # nothing but a warning, since the command begins; a closed output is None
+            if sys.stderr is not None:
+                sys.stderr.write(self._said.getvalue())
             self._said = io.StringIO()
             return command(*arguments, **named)
 
         return begun
 
 
-def one_line(box: str, read_on: str) -> str:
-    """Of what stands in a box of several parts: the first part, the nearest option if there is one, and where to read on.
+def one_line(box: str, command: str) -> str:
+    """Of what stands in a box of several parts: what is wrong, the nearest option of this command, and where to read on.
 
     A text of another form, from another version of the parser, stays as it is.
     """
     # the frame of the box is of other characters where the terminal has few; its title is the first line
-    lines = [line.strip(" ╭╮╰╯│") for line in box.strip().splitlines()]
-    parts = [" ".join(part.split()) for part in re.split(r"^[─-]+$", "\n".join(lines[1:]), flags=re.MULTILINE)]
-    parts = [part for part in parts if part]
+    lines = [line.strip(" ╭╮╰╯│") for line in box.strip().splitlines()[1:]]
+    parts = [part.strip().splitlines() for part in re.split(r"^[─-]+$", "\n".join(lines), flags=re.MULTILINE) if part.strip()]
     if len(parts) < 2:
         return box.strip()
-    what = parts[0]
+    what = " ".join(line for line in parts[0] if line)
     what = re.sub(r" ?Arguments are applied to the directly preceding subcommand.*", "", what)
     what = re.sub(r" \(applied to [^)]*\)", "", what).removeprefix("Error parsing ").rstrip(".")
-    near = re.search(r"Perhaps you meant: (--[\w-]+)", " ".join(parts))
-    hint = f"did you mean {near[1]}? " if near else ""
-    return f"{what[:1].lower()}{what[1:]}; {hint}see: {read_on}"
+    offered = [pair for part in parts[1:] for pair in _options(part)]
+    typed = next((word for word in what.split() if word.startswith("--")), "")
+    near = [(option, place) for option, place in offered if option != typed and place.startswith(command)]
+    others = ", ".join(place for option, place in offered if option == typed)
+    choices = [part[0].lower() for part in parts[1:] if part[0].startswith("Available subcommands")]
+    hints = (
+        [f"did you mean {near[0][0]}? "] if near else [f"{typed} is for {others}; "] if others else [f"{c}; " for c in choices]
+    )
+    return f"{what[:1].lower()}{what[1:]}; {''.join(hints)}see: {near[0][1] if near else command} --help"
+
+
+def _options(part: list[str]) -> Iterator[tuple[str, str]]:
+    """Options that the parser offers, each with a command that has it."""
+    option = ""
+    for line in part:
+        if line.startswith("--"):
+            option = re.split(r"[ ,]", line)[0]
+        elif place := re.fullmatch(r"in (rfwp.*) --help", line):
+            yield option, place[1]

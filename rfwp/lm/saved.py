@@ -76,7 +76,7 @@ def _best_of_run(run: Path) -> tuple[SequenceModel, Words]:
     model = SequenceModel(config)
     load_weights(model, best.model, run)
     # those beside the weights have a checksum, those in the run's folder may have been changed
-    words = Words(best.beside[WORDS].decode().split()) if WORDS in best.beside else Words.load(_words_file(run))
+    words = Words.from_content(best.beside[WORDS]) if WORDS in best.beside else Words.load(_words_file(run))
     return model, words
 
 

@@ -9,7 +9,7 @@ from torch import nn
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Without dropout inside, and as it was after."""
-    if not model.training:
+    if not any(module.training for module in model.modules()):
         yield
         return
     # a part may have been in another mode than the whole

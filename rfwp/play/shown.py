@@ -90,11 +90,12 @@ def load_all(arguments: Sequence[str], semantics: str | None = None) -> dict[str
 
 def _load(name: str, argument: str, semantics: str | None) -> Shown:
     folder = Path(argument)
-    if folder.is_dir() and any((place / WORDS).is_file() for place in (folder, folder.resolve().parent)):
+    run = read_run_config(folder)
+    has_words = folder.is_dir() and any((place / WORDS).is_file() for place in (folder, folder.resolve().parent))
+    if has_words or isinstance(run, LanguageRunConfig):
         model, words = load_language_model(folder)
         _check(argument, model)
         return ShownLanguage(name, model, words)
-    run = read_run_config(folder)
     if isinstance(run, RLRunConfig):
         # with all that training needs, so it is not quick to import
         from rfwp.rl.trained import load_agent

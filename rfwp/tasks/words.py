@@ -38,6 +38,11 @@ class Words(Vocabulary):
         return cls(_completed([EOS, *(word for word, _ in counts.most_common())], path))
 
     @classmethod
+    def from_content(cls, content: bytes) -> Self:
+        """What `content` gives."""
+        return cls(content.decode().split())
+
+    @classmethod
     def load(cls, path: Path) -> Self:
         """One word a line, plain or .xz; further columns are ignored. The ids follow the lines; a missing `<eos>` becomes 0."""
         lines: dict[str, int] = {}

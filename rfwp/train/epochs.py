@@ -199,7 +199,7 @@ class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
         self.step = self._make_step()
 
     def _best_here(self, last: Loaded | None) -> dict[str, Any] | None:
-        """What the best checkpoint says of itself. One that is gone or damaged is said, and keeps no run from going on."""
+        """What the best checkpoint says of itself. One that is gone or damaged is said; a run that has a last one goes on."""
         if last is None:
             return self.store.best()
         try:
@@ -209,8 +209,8 @@ class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
             return None
         known = last.state["best"]
         if known and (state is None or state["best"]["epoch"] < known["epoch"]):
-            instead = "going on without it" if state is None else f"going on with that of epoch {state['best']['epoch']}"
-            self._warn(f"the best checkpoint of {self.folder}, of epoch {known['epoch']}, is gone; {instead}")
+            left = "none is left" if state is None else f"that of epoch {state['best']['epoch']} is left"
+            self._warn(f"the best checkpoint of {self.folder}, that of epoch {known['epoch']}, is not there any more; {left}")
         return state
 
     def _set_best(self, state: dict[str, Any] | None) -> None:

@@ -136,18 +136,19 @@ class ConsoleLog(Log):
             self._writer.flush()
 
     def end(self) -> None:
-        if self._line is not None:
+        line, self._line = self._line, None
+        if line is not None:
             with self._heard():
-                self._line.stop()
-            self._line = None
+                line.stop()
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
     def _begin_line(self) -> None:
+        line = Live(console=self.console, auto_refresh=False, transient=True)
         with self._heard():
-            self._line = Live(console=self.console, auto_refresh=False, transient=True)
-            self._line.start()
+            line.start()
+            self._line = line
 
     def _update(self, line: RenderableType) -> None:
         if self._line is not None:
@@ -161,6 +162,9 @@ class ConsoleLog(Log):
             yield
         except OSError:
             self.console.quiet, self.live = True, False
+            line, self._line = self._line, None
+            if line is not None:
+                line.stop()
             # at the exit Python would write what is left, and fail once more
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.console.file.fileno())
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from rfwp.train.checkpoint import LAST, Checkpoint, Loaded
+from rfwp.train.checkpoint import LAST, Checkpoint, Loaded, NoneWhole
 from rfwp.train.sharded import load_sharded, save_sharded, spread_weights, weights_are_finite, whole_weights
 from rfwp.train.store import Store
 
@@ -24,11 +24,10 @@ class ShardedStore(Store):
         return load_sharded(self.run / LAST, self.model, self.optimiser, self.world, self.warn)
 
     def best(self) -> dict[str, Any] | None:
-        return self._said(self._read_best())
+        return self._read_by_first()[1]
 
     def load_best(self) -> dict[str, Any] | None:
-        found = self._read_best()
-        state = self._said(found)
+        found, state = self._read_by_first()
         if state is not None:
             spread_weights(self.model, found.model if found else {}, self.world)
         return state
@@ -36,11 +35,17 @@ class ShardedStore(Store):
     def _weights(self) -> dict[str, Tensor]:
         return whole_weights(self.model, keep=self.world.first)
 
-    def _read_best(self) -> Checkpoint | None:
-        return super()._read_best() if self.world.first else None
-
-    def _said(self, found: Checkpoint | None) -> dict[str, Any] | None:
-        """What the first process has read, in all of them."""
-        said = [found.state if found else None]
+    def _read_by_first(self) -> tuple[Checkpoint | None, dict[str, Any] | None]:
+        """The best checkpoint, in the first process; and in all of them what it says of itself, or that it is damaged."""
+        found, problems = None, ""
+        if self.world.first:
+            try:
+                found = self._read_best()
+            except NoneWhole as error:
+                problems = error.problems
+        said: list[tuple[dict[str, Any] | None, str]] = [(found.state if found else None, problems)]
         dist.broadcast_object_list(said, src=0, device=self.world.device)
-        return said[0]
+        state, problems = said[0]
+        if problems:
+            raise NoneWhole([problems])
+        return found, state

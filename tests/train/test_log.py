@@ -1,5 +1,6 @@
 """What a person sees of a run."""
 
+import errno
 import io
 import os
 import sys
@@ -35,22 +36,46 @@ def test_on_a_terminal_one_line_lives_and_goes(tmp_path):
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 
 
-def broken_pipe():
-    reader, writer = os.pipe()
-    os.close(reader)
-    return os.fdopen(writer, "w")
+class Breaking(io.TextIOWrapper):
+    """A file that takes some lines and then no more, as a pipe whose reader has gone."""
+
+    def __init__(self, error, after):
+        super().__init__(open(os.devnull, "wb"), write_through=True)  # noqa: SIM115
+        self.error, self.left = error, after
+
+    def write(self, text):
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(self.error, os.strerror(self.error))
+        return super().write(text)
+
+    def isatty(self):
+        return True
 
 
-@pytest.mark.parametrize("output", [broken_pipe, lambda: open("/dev/full", "w")])  # noqa: SIM115
+@pytest.mark.parametrize("error", [errno.EPIPE, errno.ENOSPC])
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_run_goes_on_when_nobody_reads_any_more(tmp_path, output, terminal):
-    with output() as file:
+@pytest.mark.parametrize("after", range(5))
+def test_a_run_goes_on_when_nobody_reads_any_more(tmp_path, error, terminal, after):
+    with Breaking(error, after) as file:
         log = ConsoleLog(Screen(file=file, force_terminal=terminal))
         result = trainer(tmp_path, log=log).run()
         log.say("unheard")
-    assert result.stopped is None
-    assert result.epochs == 3
+        assert file.left < 0
+    assert (result.stopped, result.epochs) == (None, 3)
     assert (tmp_path / "last").exists()
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_line_that_cannot_be_shown_is_left_out(after):
+    with Breaking(errno.EPIPE, after) as file:
+        before = sys.stderr
+        log = ConsoleLog(Screen(file=file, force_terminal=True), tensorboard=False)
+        for done in range(3):
+            log.working("testing", done, 3)
+        log.end()
+        assert sys.stderr is before
+        assert file.left < 0
 
 
 def test_tensorboard_gets_every_epoch_once_also_after_a_resume(tmp_path):

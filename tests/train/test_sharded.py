@@ -16,9 +16,11 @@ import torch
 from rfwp import load as load_model
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.train import checkpoint, sharded
+from rfwp.train.checkpoint import NoneWhole
 from rfwp.train.distributed import World
 from rfwp.train.optim import optimiser_tensors
 from rfwp.train.sharded import checkpoint_blocks, load_sharded, save_sharded, shard, whole_weights
+from rfwp.train.sharded_store import ShardedStore
 from tests.contract import assert_same, leaves, some_resets
 from tests.models.language_models import language_model, random_tokens
 from tests.test_readme import python_blocks
@@ -355,3 +357,23 @@ def test_the_program_of_the_docs_trains_resumes_and_saves(tmp_path, monkeypatch)
         assert (found.state["step"] if found else 0) == begin
         assert names["n"] == stop - 1
     assert_same(load_model("runs/large/model").state_dict(), whole_weights(names["model"]))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_all_processes_hear_that_the_best_checkpoint_is_damaged(tmp_path, monkeypatch, rank):
+    """Otherwise the first one would go on alone, and the others wait for what it has read."""
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best/state.json").write_text("{}")
+    told = []
+
+    def broadcast(said, **_):
+        if rank:
+            said[0] = (None, "best is damaged")
+        told.append(said[0])
+
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
+    model = language_model()
+    store = ShardedStore(tmp_path, model, torch.optim.Adam(model.parameters()), World(rank, 2), lambda line: None)
+    with pytest.raises(NoneWhole, match="best is damaged"):
+        store.best()
+    assert len(told) == 1
