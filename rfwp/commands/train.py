@@ -27,7 +27,7 @@ def train(
     The best checkpoint on the validation set is tested at the end. Agents play: rfwp train atari/rdn --game pong.
     With several processes: torchrun --nproc-per-node N -m rfwp train PRESET --out RUN
 
-    Exit code 130 or 143: stopped by Ctrl-C or SIGTERM, and saved.
+    Exit code 130 or 143: stopped by Ctrl-C, or by SIGTERM or a closed terminal, and saved.
 
     Args:
         preset: For example code-execution-3/delta-rnn; see: rfwp presets. `rl` with --core is an agent in any environment.

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as wishes: the step is finished and saved before the process ends."""
+"""Ctrl-C, SIGTERM and a closed terminal as wishes: the step is finished and saved before the process ends."""
 
 import os
 import signal
@@ -6,7 +6,9 @@ import threading
 from types import FrameType
 from typing import Any, Self
 
-STOPS = (signal.SIGINT, signal.SIGTERM)
+HANG_UP: signal.Signals | None = getattr(signal, "SIGHUP", None)
+"""Comes when a terminal is closed, and counts as SIGTERM; Windows has none."""
+STOPS = (signal.SIGINT, signal.SIGTERM) if HANG_UP is None else (signal.SIGINT, signal.SIGTERM, HANG_UP)
 WAIT = b"\nstopping as soon as this step is done and saved; Ctrl-C again leaves at once\n"
 
 
@@ -36,4 +38,4 @@ class StopSignals:
         if not self.wish and number == signal.SIGINT and self.leave_at_second:
             # not through Python's files: whoever is interrupted may be writing to them
             os.write(2, WAIT)
-        self.wish = self.wish or number
+        self.wish = self.wish or (signal.SIGTERM if number == HANG_UP else number)

@@ -102,14 +102,15 @@ def test_a_folder_may_have_any_name(capsys, tmp_path):
     assert out.rstrip().endswith(f"-> {folder}")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_a_stopped_run_says_how_to_go_on_and_does(capsys, tmp_path, monkeypatch, number, code):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(Data, "get", before_call(2, Data.get, lambda: signal.raise_signal(number)))
         stopped, out, _ = train(capsys, PRESET, "--out", folder, "--seeds", 7, *SET)
     assert stopped == code
-    assert f"stopped by {number.name} in epoch 1, step 2/3, saved; go on with: rfwp train --resume {folder}" in out.splitlines()
+    name = "SIGINT" if code == 130 else "SIGTERM"
+    assert f"stopped by {name} in epoch 1, step 2/3, saved; go on with: rfwp train --resume {folder}" in out.splitlines()
     # another config is not this run
     other, _, err = train(capsys, "--resume", folder, "--epochs", 5)
     assert other == 2
