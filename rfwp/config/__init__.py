@@ -20,7 +20,7 @@ from rfwp.config.models import (
     Wiring,
 )
 from rfwp.config.plain import from_dict, to_dict
-from rfwp.config.runs import AnyRunConfig, LanguageRunConfig, RLRunConfig, RunConfig
+from rfwp.config.runs import PLACES, AnyRunConfig, LanguageRunConfig, RLRunConfig, RunConfig
 from rfwp.config.tasks import (
     AtariConfig,
     CodeExecutionConfig,
@@ -35,6 +35,7 @@ from rfwp.config.tasks import (
 from rfwp.config.training import ImpalaConfig, LanguageTrainConfig, Recipe, TrainConfig
 
 __all__ = [
+    "PLACES",
     "AgentConfig",
     "AgentInit",
     "AnyRunConfig",

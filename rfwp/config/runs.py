@@ -41,3 +41,6 @@ class RLRunConfig:
 
 
 AnyRunConfig = RunConfig | LanguageRunConfig | RLRunConfig
+
+PLACES = ("task.folder", "text.source", "text.held_out", "text.vocabulary")
+"""The fields that only say where the data of a run are: it is the same run when they have moved."""

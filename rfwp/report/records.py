@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import LanguageRunConfig, RLRunConfig, RunConfig, differences, to_dict
+from rfwp.config import PLACES, LanguageRunConfig, RLRunConfig, RunConfig, differences, to_dict
 from rfwp.errors import InvalidFile, RFWPError
 from rfwp.presets import is_language, language_run, run_config
 
@@ -130,8 +130,8 @@ def deviations(run: Run) -> list[str]:
 
 
 def same_run(run: Run, config: RunConfig | LanguageRunConfig | RLRunConfig) -> bool:
-    """A finished run of this very config, the seed included."""
-    return not differences(to_dict(config), run.config)
+    """A finished run of this very config, the seed included, wherever its data lay."""
+    return not differences(to_dict(config), run.config, ignore=PLACES)
 
 
 @dataclass(frozen=True)

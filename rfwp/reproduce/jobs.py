@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rfwp.config import (
+    PLACES,
     AttentionConfig,
     BlocksConfig,
     FWPConfig,
@@ -245,7 +246,9 @@ def guess(config: AnyConfig) -> float:
 
 
 def key(config: AnyConfig | RLRunConfig) -> str:
-    """Of everything but the seed."""
+    """Of everything but the seed and the places of the data."""
     seed = "impala.seed" if isinstance(config, RLRunConfig) else "train.seed"
     data = to_dict(replace(config, {seed: 0}))
+    for section, _, name in (place.partition(".") for place in PLACES):
+        data.get(section, {}).pop(name, None)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Unpack
 
-from rfwp.config import LanguageRunConfig, RunConfig
+from rfwp.config import PLACES, LanguageRunConfig, RunConfig
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.train.checkpoint import Loaded, NoneWhole, replace_tensors, writing
 from rfwp.train.folder import RunFolder
@@ -20,7 +20,6 @@ from rfwp.train.hooks import Hooks
 from rfwp.train.meter import Meter
 from rfwp.train.model import build
 from rfwp.train.optim import make_optimiser
-from rfwp.train.places import PLACES
 from rfwp.train.placing import place
 from rfwp.train.progress import Best, Progress
 from rfwp.train.random import derived, generator_states, restore_generators

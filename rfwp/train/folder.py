@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from rfwp.atomic import sync
-from rfwp.config import AnyRunConfig, LanguageRunConfig, RunConfig, differences, from_dict, to_dict
+from rfwp.config import PLACES, AnyRunConfig, LanguageRunConfig, RunConfig, differences, from_dict, to_dict
 from rfwp.errors import InvalidFile, InvalidInput, RFWPError, reason
 from rfwp.models.pretrained import WORDS
 from rfwp.tasks import Split
 from rfwp.train.checkpoint import BEST, EARLIER_BEST, LAST, PREVIOUS, replace_file, writing
-from rfwp.train.places import PLACES
 from rfwp.train.result import Result, RunResult
 from rfwp.version import __version__
 

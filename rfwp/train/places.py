@@ -7,9 +7,6 @@ from rfwp.config import FilesConfig, RunConfig
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.tasks import load_task
 
-PLACES = ("task.folder", "text.source", "text.held_out", "text.vocabulary")
-"""The fields of configs that only say where the data are. They may change in a run whose data have moved."""
-
 
 def places_of_sequences(config: RunConfig, folder: Path | None) -> dict[str, str]:
     """What `--data FOLDER` changes in the config of a run, or nothing."""

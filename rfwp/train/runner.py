@@ -10,13 +10,13 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 import torch
 
+from rfwp.config import PLACES
 from rfwp.environment import environment, now
 from rfwp.errors import InvalidInput, RFWPError
 from rfwp.train.checkpoint import writing
 from rfwp.train.distributed import join
 from rfwp.train.folder import Folder
 from rfwp.train.log import Log
-from rfwp.train.places import PLACES
 from rfwp.train.result import RunResult
 from rfwp.train.signals import StopSignals
 from rfwp.train.speed import find_device

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rfwp.config import RunConfig, SequenceConfig, replace
+from rfwp.config import PLACES, RunConfig, SequenceConfig, replace
 from rfwp.errors import InvalidFile
 from rfwp.models import SequenceModel, load
 from rfwp.models.packaged import packaged_models
@@ -18,7 +18,7 @@ from rfwp.train.folder import RunFolder, fingerprint
 from rfwp.train.log import Log
 from rfwp.train.model import load_weights
 from rfwp.train.options import EvalOptions
-from rfwp.train.places import PLACES, places_of_sequences, task_of_run
+from rfwp.train.places import places_of_sequences, task_of_run
 from rfwp.train.speed import find_device
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from rfwp.config import replace, to_dict
+from rfwp.config import from_dict, replace, to_dict
 from rfwp.errors import InvalidInput
 from rfwp.presets import WIKI_28M, language_run
 from rfwp.report.figures import learning_curves
-from rfwp.report.records import append_line, deviations, read_runs
+from rfwp.report.records import append_line, deviations, read_runs, same_run
 from rfwp.report.wiki import text_tables, write_text_tables
-from rfwp.reproduce.jobs import Costs, chosen_presets, guess
+from rfwp.reproduce.jobs import Costs, chosen_presets, guess, key
 from rfwp.reproduce.options import ReproduceOptions
 from rfwp.reproduce.run import make_plan
 from tests.test_cli import run
@@ -165,3 +165,13 @@ def test_language_runs_are_compared_with_their_presets_and_know_their_costs(runs
     assert deviations(runs[0]) == ["train.steps 500000 -> 1000", "train.warmup 2000 -> 100"]
     costs = Costs(runs)
     assert costs.took
+
+
+def test_a_text_that_lies_elsewhere_is_the_same_run(runs):
+    config = from_dict(runs[0].config)
+    moved = replace(config, {"text.source": "/other/place", "text.held_out": "/other", "text.vocabulary": "/other/words"})
+    assert same_run(runs[0], moved)
+    assert key(moved) == key(config)
+    longer = replace(moved, {"train.steps": 1001})
+    assert not same_run(runs[0], longer)
+    assert key(longer) != key(config)
