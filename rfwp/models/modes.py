@@ -1,22 +1,23 @@
 """Modes of a model: using it changes nothing about it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import nn
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout inside, and as it was after."""
-    if not any(module.training for module in model.modules()):
+def evaluating(model: nn.Module, parts: Sequence[nn.Module] = ()) -> Iterator[None]:
+    """Without dropout inside, and as it was after; `parts`: the model's modules, if somebody has listed them already."""
+    parts = parts or tuple(model.modules())
+    # a part may be in another mode than the whole
+    training = [part for part in parts if part.training]
+    if not training:
         yield
         return
-    # a part may have been in another mode than the whole
-    before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        for module, training in before:
-            module.training = training
+        for part in training:
+            part.training = True
