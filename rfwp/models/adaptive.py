@@ -82,7 +82,8 @@ class TiedAdaptive(nn.Module):
             check_same("TiedAdaptive", hidden=hidden, weights=weights[0])
         self._check(hidden, targets, capacity)
         keep = torch.is_grad_enabled() and any(x.requires_grad for x in (hidden, *weights))
-        return adaptive_nll(hidden, *weights, targets.long(), self.ends, capacity, dtype, LOGITS, keep)
+        logits = LOGITS.get(hidden.device.type, LOGITS["cuda"])
+        return adaptive_nll(hidden, *weights, targets.long(), self.ends, capacity, dtype, logits, keep)
 
     def _check(self, hidden: Tensor, targets: Tensor, capacity: Sequence[int] | None) -> None:
         if len(hidden):

@@ -19,8 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LOGITS = 2**25
-"""Logits of one chunk: 128 MB in float32, and about two chunks exist at once."""
+LOGITS = {"cpu": 2**22, "cuda": 2**25}
+"""Logits of one chunk, of which about two exist at once: 128 MB in float32 on a GPU, 16 MB on a CPU, where memory that is
+asked for anew for every chunk costs more than its numbers."""
 
 log = logging.getLogger("rfwp")
 
