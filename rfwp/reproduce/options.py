@@ -14,7 +14,7 @@ class ReproduceOptions:
     """A table of presets like listops-10; table-2, 5, 6 or 7: the models that the paper prints there; all. Or wiki-28m: Table 1's
     models on a text of --text. Or atari: agents in --games."""
     budget_seconds: float | None = None
-    """Leave before this time is over: what runs is saved, and nothing is begun that would not fit. None: take what it takes."""
+    """Leave before this time is over: what runs is saved, and the next command goes on with it. None: take what it takes."""
     seeds: tuple[int, ...] = (1, 2, 3)
     """One run of each model with each of them."""
     models: tuple[str, ...] = ()

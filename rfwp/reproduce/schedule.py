@@ -14,6 +14,9 @@ STOP_CODES = (143, 130, -15, -2, -9)
 SAY_EVERY = 60.0
 """Seconds between two lines about what runs."""
 
+WORTH_BEGINNING = 60.0
+"""Seconds that must be left to begin a run that cannot end in them: half of these go into its start."""
+
 
 class Worker(Protocol):
     """A process that does a job."""
@@ -49,9 +52,8 @@ class Budget:
     def kill_at(self) -> float:
         return self.seconds - min(10.0, self.seconds / 15)
 
-    def fits(self, cost: float, now: float) -> bool:
-        """It can end in time; or it never could, but gets at least a quarter of the budget, to be continued the next time."""
-        return now + cost <= self.stop_at or (cost > self.stop_at and self.stop_at - now >= self.seconds / 4)
+    def left(self, now: float) -> float:
+        return self.stop_at - now
 
 
 @dataclass
@@ -116,10 +118,13 @@ class Scheduler:
         cost = self.costs()
         waiting = {job: cost(job) for job in self.outcome.waiting}
         while waiting and len(self.running) < self.at_once:
-            fitting = [job for job in waiting if self.budget.fits(waiting[job], self.now)]
-            if not fitting:
+            job = min(waiting, key=waiting.__getitem__)
+            left = self.budget.left(self.now)
+            # what cannot end in time is continued by the next command
+            if waiting[job] > left and left < WORTH_BEGINNING:
+                if not self.outcome.done and not self.running:
+                    self.say(f"nothing is begun: {job} needs {duration(waiting[job])}, and {duration(max(0, left))} are left")
                 return
-            job = min(fitting, key=waiting.__getitem__)
             seconds = waiting.pop(job)
             self.outcome.waiting.remove(job)
             begun = job.progress()

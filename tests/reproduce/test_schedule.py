@@ -83,11 +83,25 @@ def test_the_shortest_goes_first_and_never_more_than_asked_for_at_a_time():
     assert room.most == 2
 
 
-def test_nothing_is_begun_that_does_not_fit_and_the_command_leaves_before_its_budget_ends():
+def test_what_does_not_fit_uses_what_is_left_and_the_command_leaves_before_its_budget_ends():
+    room = Room({1: 100, 2: 100, 3: 250}, budget=300)
+    outcome = room.run()
+    assert (seeds(outcome.done), seeds(outcome.stopped)) == ([1, 2], [3])
+    assert 270 <= room.clock() - 1000 < 275
+
+
+def test_with_little_time_left_nothing_is_begun_that_does_not_fit():
     room = Room({1: 100, 2: 150, 3: 250}, budget=300)
     outcome = room.run()
     assert (seeds(outcome.done), seeds(outcome.waiting)) == ([1, 2], [3])
     assert room.clock() - 1000 < 252
+    assert not any("nothing is begun" in line for line in room.said)
+
+
+def test_a_budget_for_nothing_says_what_it_lacks():
+    room = Room({1: 100, 2: 90}, budget=40)
+    assert seeds(room.run().waiting) == [1, 2]
+    assert room.said == ["nothing is begun: listops-10/rdn seed 2 needs 1 min 30 s, and 36 s are left"]
 
 
 def test_what_takes_longer_than_expected_is_stopped_and_saved_in_time():
@@ -105,7 +119,7 @@ def test_what_does_not_stop_is_killed_before_the_budget_ends():
     assert room.clock() - 1000 < 300
 
 
-def test_what_never_fits_is_begun_to_be_continued_but_not_at_the_very_end():
+def test_what_never_fits_is_begun_to_be_continued():
     room = Room({1: 1000, 2: 220, 3: 1000}, budget=300, at_once=1)
     outcome = room.run()
     # after the one that fits, too little is left to begin a long one
@@ -152,5 +166,5 @@ def test_long_runs_are_told_about_every_minute():
 
 def test_time_that_is_over_before_it_begins_counts():
     room = Room({1: 100}, budget=300)
-    room.scheduler.elapsed = 200.0
+    room.scheduler.elapsed = 220.0
     assert seeds(room.run().waiting) == [1]
