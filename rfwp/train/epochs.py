@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Unpack
 
 from rfwp.config import PLACES, LanguageRunConfig, RunConfig
 from rfwp.errors import InvalidFile, InvalidInput
-from rfwp.train.checkpoint import Loaded, NoneWhole, replace_tensors, writing
+from rfwp.train.checkpoint import Loaded, NoneWhole, replace_tensors
 from rfwp.train.folder import RunFolder
 from rfwp.train.hooks import Hooks
 from rfwp.train.meter import Meter
@@ -150,8 +150,7 @@ class EpochRunner(Runner[RunConfig | LanguageRunConfig, Result], Hooks):
             self._check_finite()
             self.store.save_best(self._state(), self._beside_weights())
         if self.world.first:
-            with writing(self.folder.path / "tensorboard"):
-                self.log.epoch(record, dataclasses.replace(moment, score=self._score, best=self.best.score))
+            self.log.epoch(record, dataclasses.replace(moment, score=self._score, best=self.best.score))
 
     # --- Checkpoints ---
 

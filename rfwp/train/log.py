@@ -2,8 +2,8 @@
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
+
+from rfwp.errors import reason
+from rfwp.train.curves import Curves
 
 log = logging.getLogger("rfwp")
 
@@ -77,14 +80,14 @@ class Screen(Console):
 
 
 class ConsoleLog(Log):
-    """On a console, and for TensorBoard. If nobody reads any more, or the disk is full, the run goes on in silence."""
+    """On a console, and for TensorBoard. If nobody reads any more, or the disk is full, the run goes on without."""
 
     def __init__(self, console: Screen | None = None, tensorboard: bool = True):
         self.console = console or Screen()
         self.live = self.console.is_terminal
         self._tensorboard = tensorboard
         self._line: Live | None = None
-        self._writer: Any = None
+        self._curves: Curves | None = None
 
     def say(self, line: str) -> None:
         with self._heard():
@@ -96,7 +99,7 @@ class ConsoleLog(Log):
 
     def start(self, folder: Path, epochs: int, done: int) -> None:
         if self._tensorboard:
-            self._writer = self._open(folder / "tensorboard", done)
+            self._draw(lambda: self._open(folder / "tensorboard", done))
         if self.live:
             self._begin_line()
 
@@ -111,13 +114,9 @@ class ConsoleLog(Log):
             self.say(f"{_place(moment)}: loss {record['loss']:.4f}, {valid}, {speed}{left}")
         else:
             self.moment(moment)
-        if self._writer is not None:
-            at = record.get("step", record["epoch"])
-            self._writer.add_scalar("train/loss", record["loss"], at)
-            self._writer.add_scalar("speed/tokens_per_s", record["tokens_per_s"], at)
-            for name, value in record["valid"].items():
-                self._writer.add_scalar(f"valid/{name}", value, at)
-            self._writer.flush()
+        values = {"train/loss": record["loss"], "speed/tokens_per_s": record["tokens_per_s"]}
+        values |= {f"valid/{name}": value for name, value in record["valid"].items()}
+        self.scalars(values, record.get("step", record["epoch"]))
 
     def working(self, what: str, done: int, total: int) -> None:
         if not self.live:
@@ -130,19 +129,17 @@ class ConsoleLog(Log):
         self._update(Text(line, overflow="ellipsis", no_wrap=True))
 
     def scalars(self, values: dict[str, float], step: int) -> None:
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
-            self._writer.flush()
+        if (curves := self._curves) is not None:
+            self._draw(lambda: curves.add(values, step))
 
     def end(self) -> None:
         line, self._line = self._line, None
         if line is not None:
             with self._heard():
                 line.stop()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._curves is not None:
+            self._draw(self._curves.close)
+            self._curves = None
 
     def _begin_line(self) -> None:
         line = Live(console=self.console, auto_refresh=False, transient=True)
@@ -168,15 +165,23 @@ class ConsoleLog(Log):
             # at the exit Python would write what is left, and fail once more
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.console.file.fileno())
 
-    def _open(self, folder: Path, done: int) -> Any:
+    def _open(self, folder: Path, done: int) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            self._curves = Curves(folder, done)
         except ImportError:
             self._tensorboard = False
             self.say('no TensorBoard here; to have its curves: pip install "rfwp[train]"')
-            return None
-        # what an interrupted run wrote after its checkpoint is not shown
-        return SummaryWriter(str(folder), purge_step=done + 1)
+
+    def _draw(self, write: Callable[[], None]) -> None:
+        """Curves that cannot be written are no reason to lose a run either."""
+        try:
+            write()
+        except OSError as error:
+            curves, self._curves = self._curves, None
+            with suppress(OSError):
+                if curves is not None:
+                    curves.close()
+            self.say(f"no curves for TensorBoard from here on ({reason(error)}); metrics.jsonl has the same numbers")
 
 
 def describe(moment: Moment) -> str:

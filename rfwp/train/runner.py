@@ -13,7 +13,6 @@ import torch
 from rfwp.config import PLACES
 from rfwp.environment import environment, now
 from rfwp.errors import InvalidInput, RFWPError
-from rfwp.train.checkpoint import writing
 from rfwp.train.distributed import join
 from rfwp.train.folder import Folder
 from rfwp.train.log import Log
@@ -153,5 +152,4 @@ class Runner(ABC, Generic[C, R]):
 
     def _start_log(self, epochs: int, done: int) -> None:
         """`epochs`: 0 if there are only steps. `done`: epochs or steps that TensorBoard has already."""
-        with writing(self.folder.path / "tensorboard"):
-            self.log.start(self.folder.path, epochs, done)
+        self.log.start(self.folder.path, epochs, done)

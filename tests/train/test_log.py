@@ -3,7 +3,9 @@
 import errno
 import io
 import os
+import shutil
 import sys
+import threading
 
 import pytest
 from rich.console import Console
@@ -96,6 +98,27 @@ def test_tensorboard_gets_every_epoch_once_also_after_a_resume(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3]
     assert "valid/token accuracy" in events.Tags()["scalars"]
+
+
+def test_a_run_outlives_the_folder_of_its_curves(tmp_path):
+    class Removing(ConsoleLog):
+        def epoch(self, record, moment):
+            if record["epoch"] == 2:
+                shutil.rmtree(tmp_path / "tensorboard")
+            super().epoch(record, moment)
+
+    log, hook = Removing(console(False)), threading.excepthook
+    result = trainer(tmp_path, log=log).run()
+    assert (result.stopped, result.epochs) == (None, 3)
+    assert log.console.file.getvalue().count("no curves for TensorBoard from here on (No such file or directory)") == 1
+    assert threading.excepthook is hook
+
+
+def test_a_run_needs_no_place_for_its_curves(tmp_path):
+    (tmp_path / "tensorboard").write_text("a file")
+    log = ConsoleLog(console(False))
+    assert trainer(tmp_path, log=log).run().epochs == 3
+    assert log.console.file.getvalue().count("no curves for TensorBoard from here on") == 1
 
 
 def test_a_missing_tensorboard_is_said_once(tmp_path, monkeypatch):
