@@ -19,7 +19,7 @@ from rfwp.config.models import (
     StemName,
     Wiring,
 )
-from rfwp.config.plain import from_dict, to_dict
+from rfwp.config.plain import check_fields, from_dict, to_dict
 from rfwp.config.runs import PLACES, AnyRunConfig, LanguageRunConfig, RLRunConfig, RunConfig
 from rfwp.config.tasks import (
     AtariConfig,
@@ -66,6 +66,7 @@ __all__ = [
     "TextConfig",
     "TrainConfig",
     "Wiring",
+    "check_fields",
     "differences",
     "from_dict",
     "parse_changes",

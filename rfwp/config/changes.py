@@ -11,8 +11,11 @@ from rfwp.config.plain import convert, from_dict, to_dict
 from rfwp.errors import InvalidInput, RFWPError, unknown
 
 
-def replace(config: Any, changes: Mapping[str, Any]) -> Any:
-    """A copy with some fields changed; a dot reaches into a nested config: {"core.width": 128}."""
+def replace(config: Any, changes: Mapping[str, Any], where: str = "") -> Any:
+    """A copy with some fields changed; a dot reaches into a nested config: {"core.width": 128}.
+
+    `where`: what an error says before the name of a field, such as `train.`
+    """
     for path, value in changes.items():
         name, _, rest = path.partition(".")
         hints = typing.get_type_hints(type(config))
@@ -21,9 +24,9 @@ def replace(config: Any, changes: Mapping[str, Any]) -> Any:
         if name not in hints:
             raise unknown(f"field of {type(config).__name__}", name, hints)
         if rest:
-            value = replace(getattr(config, name), {rest: value})
+            value = replace(getattr(config, name), {rest: value}, f"{where}{name}.")
         elif not dataclasses.is_dataclass(value):
-            value = convert(list(value) if isinstance(value, tuple) else value, hints[name], path)
+            value = convert(list(value) if isinstance(value, tuple) else value, hints[name], where + path)
         config = dataclasses.replace(config, **{name: value})
     return config
 

@@ -85,9 +85,16 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             raise unknown(f"value for {where}", value, typing.get_args(option))
         if typing.get_origin(option) is tuple and isinstance(value, list) and all(type(v) is int for v in value):
             return tuple(value)
-        if type(value) is option or (option is float and type(value) is int):
+        # numpy's float64 is a float, too
+        if type(value) is option or (option is float and (type(value) is int or isinstance(value, float))):
             return value
-    raise InvalidInput(f"{where}: expected {getattr(hint, '__name__', hint)}, saw {_short(value)}")
+    advice = f"""; in quotes it is one: '"{value}"'""" if hint is str and isinstance(value, int | float) else ""
+    raise InvalidInput(f"{where}: expected {getattr(hint, '__name__', hint)}, saw {_short(value)}{advice}")
+
+
+def check_fields(config: Any) -> None:
+    """Values that do not fit their fields, which Python lets pass: a run would write a config that nobody can read again."""
+    from_dict(to_dict(config))
 
 
 def _short(value: Any) -> str:

@@ -45,8 +45,8 @@ class Trainer(EpochRunner):
         speed: Speed | None = None,
         **options: Unpack[Options],
     ):
-        check_training(config.train)
         super().__init__(config, folder, speed, **options)
+        check_training(config.train)
         if task is None:
             task = task_of_run(config) if self.folder.used else load_task(config.task)
         self.task = task

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 import torch
 
-from rfwp.config import PLACES
+from rfwp.config import PLACES, check_fields
 from rfwp.environment import environment, now
 from rfwp.errors import InvalidInput, RFWPError
 from rfwp.train.distributed import join
@@ -63,6 +63,10 @@ class Runner(ABC, Generic[C, R]):
         save_minutes: float = 5.0,
         commit: str = "",
     ):
+        if not isinstance(config, folder.configs):
+            kinds = " or ".join(kind.__name__ for kind in folder.configs)
+            raise InvalidInput(f"a run of {folder.of} needs a {kinds}, saw {config!r:.60}; rfwp.presets makes those of the paper")
+        check_fields(config)
         if not save_minutes >= 0:
             raise InvalidInput(f"save_minutes={save_minutes}; use 0 for a checkpoint after every {self.unit}, or more")
         self.config, self.folder, self.save_minutes = config, folder, save_minutes

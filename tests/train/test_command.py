@@ -240,7 +240,11 @@ def test_a_changed_task_brings_its_vocabulary(capsys, tmp_path):
         ([PRESET, "--set", "train.lrr=1"], "unknown field of TrainConfig 'lrr'; did you mean 'lr'?"),
         ([PRESET, "--set", "train.lr.x=1"], "unknown field 'x': 0.003 is a value, without fields; leave '.x' away"),
         ([PRESET, "--cuda-graph", "yes"], "cuda_graph=True needs a GPU, and this run is on cpu"),
-        ([PRESET, "--set", "train.lr=fast"], "lr: expected float, saw 'fast'"),
+        ([PRESET, "--set", "train.lr=fast"], "rfwp: train.lr: expected float, saw 'fast'"),
+        (
+            ["code-execution-3/rdn", "--set", "model.core.layer.phi=3"],
+            "layer.phi: expected str, saw 3; in quotes it is one: '\"3\"'",
+        ),
         ([PRESET, "--set", "train.lr"], "--set train.lr: expected name=value"),
         ([PRESET, "--set", "train.lr=NaN"], "expected a finite number"),
         ([PRESET, "--set", "train.lr=1", "train.lr=2"], "--set train.lr is there twice"),

@@ -8,11 +8,13 @@ import shutil
 import signal
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
 import rfwp
+from rfwp.config import FilesConfig, RunConfig
 from rfwp.errors import InvalidFile, InvalidInput
 from rfwp.train import Log, Result, Trainer, checkpoint
 from rfwp.train.data import Data
@@ -328,12 +330,31 @@ def test_patience_ends_a_run_that_gets_no_better(tmp_path):
         ({"decay": 1.5}, "train.decay=1.5; use a share of the training"),
         ({"beta2": 1.0}, "train.beta2=1.0"),
         ({"patience": 0}, "train.patience=0"),
+        ({"lr": "1e-3"}, "config.train.lr: expected float, saw '1e-3'"),
+        ({"epochs": 2.5}, "config.train.epochs: expected int, saw 2.5"),
+        ({"seed": None}, "config.train.seed: expected int, saw None"),
     ],
 )
 def test_settings_that_cannot_work_are_named(tmp_path, changes, message):
     with pytest.raises(InvalidInput, match=message):
         trainer(tmp_path / "run", tiny_config(**changes))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_name_in_place_of_a_config_is_named(tmp_path):
+    with pytest.raises(InvalidInput, match="needs a RunConfig or LanguageRunConfig, saw 'listops-10/rdn'"):
+        trainer(tmp_path / "run", "listops-10/rdn")
+
+
+def test_a_folder_of_sequences_is_a_text_in_a_config_that_can_be_read_again(tmp_path):
+    config = RunConfig(tiny_config().model, FilesConfig(tmp_path))
+    with pytest.raises(InvalidInput, match=r"config\.task\.folder: expected str, saw \w*Path"):
+        Trainer(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    assert trainer(tmp_path / "run", tiny_config(lr=np.float64(1e-2))).run().epochs == 3
 
 
 def test_an_empty_split_is_named(tmp_path):
