@@ -22,7 +22,7 @@ from rfwp.commands.reproduce import reproduce
 from rfwp.commands.train import train
 from rfwp.commands.usage import Parser
 from rfwp.commands.watch import watch
-from rfwp.errors import InvalidInput, RFWPError, reason, unknown
+from rfwp.errors import InvalidInput, RFWPError, lacks_memory, reason, unknown
 from rfwp.train.distributed import end_process, is_first, is_loss, joined
 
 DESCRIPTION = """Fast weight programmers: neural nets whose slow net rewrites, at every step, the weights of a fast net.
@@ -56,6 +56,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 """In the order of the help."""
 PATIENCE = 3.0
 """Seconds in which torchrun notices that the first process has ended, and ends the others."""
+LESS_MEMORY = "use a smaller model or batch; rfwp train needs less with --set train.accumulate=2 or with --checkpoint-blocks"
 SIGPIPE = 141
 """What a shell calls a command that nobody reads on: 128 + the number of the signal."""
 
@@ -83,8 +84,10 @@ def main(arguments: list[str] | None = None) -> None:
         if error.filename is None:
             raise
         _fail(f"{error.filename}: {error.strerror}")
-    except RuntimeError as error:
-        if not is_loss(error):
+    except (RuntimeError, MemoryError) as error:
+        if asked := lacks_memory(error):
+            _fail(f"not enough memory: {asked} asked for; {LESS_MEMORY}")
+        if not isinstance(error, RuntimeError) or not is_loss(error):
             raise
         _fail(f"another process is gone ({reason(error)}); torchrun --max-restarts 3 starts all again, and they go on", lost=True)
     except KeyboardInterrupt:

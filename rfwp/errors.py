@@ -4,6 +4,7 @@ Every check of user input in rfwp raises one of these with a one-line message. `
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -35,6 +36,16 @@ class MissingExtra(RFWPError, ImportError):
 def reason(error: BaseException) -> str:
     """What an error of somebody else's says, in one line: of a disk only `No space left on device`."""
     return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+
+
+def lacks_memory(error: BaseException) -> str | None:
+    """Of an error by which PyTorch or Python says that there is not enough memory: how much it was asked for; else None."""
+    said = str(error)
+    known = ("DefaultCPUAllocator", "size calculation overflowed")
+    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(words in said for words in known):
+        return None
+    asked = re.search(r"allocate (\d\S* \w+)", said)
+    return asked[1] if asked else "more than there is"
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:

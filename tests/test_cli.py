@@ -167,6 +167,31 @@ def test_a_process_that_loses_another_says_so_in_one_line(capsys, monkeypatch):
     assert len(err.splitlines()) == 1
 
 
+def _fill_memory():
+    torch.empty(2**58)
+
+
+def _fill_gpu():
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139.81 GiB of which"
+    )
+
+
+def _fill_python():
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("fill", "asked"),
+    [(_fill_memory, "1152921504606846976 bytes"), (_fill_gpu, "2.50 GiB"), (_fill_python, "more than there is")],
+)
+def test_too_little_memory_is_one_line_that_says_how_to_need_less(capsys, monkeypatch, fill, asked):
+    monkeypatch.setattr(cli.Parser, "run", lambda self, *given: fill())
+    code, _, err = run(capsys, "presets")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert err.startswith(f"rfwp: not enough memory: {asked} asked for; use a smaller model or batch")
+
+
 def test_what_a_terminal_cannot_show_is_replaced(monkeypatch):
     output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", output)
