@@ -63,9 +63,12 @@ def test_show_gives_config_parts_and_variants(capsys):
         (["presets", "listops"], "rfwp: unknown table 'listops'; did you mean 'listops-1"),
         # what the parser finds
         (
-            ["train", "lm/rdn", "--seeds", "a"],
-            "rfwp: --seeds: Could not find valid parse for arguments: ['a']; see: rfwp train --help",
+            ["train", "lm/rdn", "--seeds", "1,2"],
+            "rfwp: --seeds: expected whole numbers with spaces between them, saw '1,2'; see: rfwp train --help",
         ),
+        (["train", "lm/rdn", "--epochs", "1e3"], "rfwp: --epochs: expected a whole number, saw '1e3'; see: rfwp train --help"),
+        (["reproduce", "table-2", "--jobs", "all"], "rfwp: --jobs: expected a whole number, saw 'all'; see: rfwp reproduce"),
+        (["reproduce", "table-2", "--budget-seconds", "1h"], "rfwp: --budget-seconds: expected a number, saw '1h'; see: rfwp"),
         (["train", "lm/rdn", "--seed", "3"], "options: --seed 3; did you mean --seeds? see: rfwp train --help"),
         (
             ["eval", "run", "--split", "all"],

@@ -15,6 +15,9 @@ from rfwp.errors import InvalidInput
 P = ParamSpec("P")
 R = TypeVar("R")
 
+VALUES = {"INT": "a whole number", "FLOAT": "a number", "[INT [INT ...]]": "whole numbers with spaces between them"}
+"""What an option takes, as the parser writes it and in words."""
+
 
 class Parser:
     """Reads the command line and begins a command; what is wrong with it is an `InvalidInput`."""
@@ -67,6 +70,7 @@ def one_line(box: str, command: str) -> str:
     what = " ".join(line for line in parts[0] if line)
     what = re.sub(r" ?Arguments are applied to the directly preceding subcommand.*", "", what)
     what = re.sub(r" \(applied to [^)]*\)", "", what).removeprefix("Error parsing ").rstrip(".")
+    what = _wrong_value(what, parts) or what
     offered = [pair for part in parts[1:] for pair in _options(part)]
     typed = next((word for word in what.split() if word.startswith("--")), "")
     near = [(option, place) for option, place in offered if option != typed and place.startswith(command)]
@@ -76,6 +80,17 @@ def one_line(box: str, command: str) -> str:
         [f"did you mean {near[0][0]}? "] if near else [f"{typed} is for {others}; "] if others else [f"{c}; " for c in choices]
     )
     return f"{what[:1].lower()}{what[1:]}; {''.join(hints)}see: {near[0][1] if near else command} --help"
+
+
+def _wrong_value(what: str, parts: list[list[str]]) -> str | None:
+    """`--epochs: expected a whole number, saw 'many'` in place of the names of types and of Python's own errors."""
+    helptext = next((part for part in parts[1:] if part[0] == "Argument helptext:"), None)
+    typed = re.search(r"\[(.+?)\]", what) or re.search(r"('[^']*')$", what)
+    if helptext is None or len(helptext) < 2 or typed is None:
+        return None
+    option, _, form = helptext[1].strip().partition(" ")
+    expected = VALUES.get(form.removeprefix("{None}|"))
+    return f"{option}: expected {expected}, saw {typed[1]}" if expected else None
 
 
 def _options(part: list[str]) -> Iterator[tuple[str, str]]:
