@@ -146,6 +146,7 @@ def test_a_run_that_fails_makes_the_exit_code_1(here):
         ({"device": "gpu"}, "device 'gpu' does not exist"),
         ({"set": ("model.core.heads=7",)}, "heads=7 does not divide"),
         ({"epochs": 0}, "train.epochs=0"),
+        ({"set": ("train.seed=4",)}, "train.seed=4: every run has a seed of --seeds"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_begun(here, wrong, message):

@@ -39,6 +39,8 @@ def make_plan(options: ReproduceOptions) -> Plan:
         raise InvalidInput(f"jobs={options.jobs}; use at least 1")
     if options.budget_seconds is not None and not options.budget_seconds > 0:
         raise InvalidInput(f"budget-seconds={options.budget_seconds}; use a positive number, or leave it away")
+    if seed := next((text for text in options.set if text.startswith(("train.seed=", "impala.seed="))), None):
+        raise InvalidInput(f"--set {seed}: every run has a seed of --seeds; say it there")
     if options.table == AGENTS:
         return _agents_plan(options)
     if options.games:

@@ -86,6 +86,8 @@ def train_all(plans: Sequence[Plan], options: TrainOptions, log: Log, kind: Kind
 
 def plan_runs(config: Any, options: TrainOptions, name: str, kind: Kind) -> list[Plan]:
     """One run a seed, new or begun, of a changed config; whatever cannot work is an error before anything is written."""
+    if options.seeds and any(change.startswith(f"{kind.seed}=") for change in options.set):
+        raise InvalidInput(f"--seeds and --set {kind.seed} both say the seed; give one of them")
     seeds = options.seeds or (attrgetter(kind.seed)(config),)
     if len(set(seeds)) < len(seeds):
         raise InvalidInput(f"--seeds {' '.join(map(str, seeds))}: a seed is there twice; give each once")

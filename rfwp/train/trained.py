@@ -47,8 +47,9 @@ def answer(path: Path, options: EvalOptions, log: Log) -> list[Said]:
     assert options.input is not None
     config, model, task = _load(path, options, log)
     tokens = task.encode(options.input)
-    predictions = task.target.decode(predict(model, tokens, config.train.precision))
+    # first: what is no program or no list is said before anything is computed
     truth: Sequence[str | None] = task.truth(options.input) or [None] * len(tokens)
+    predictions = task.target.decode(predict(model, tokens, config.train.precision))
     symbols = task.source.decode(tokens)
     return [Said(*position) for position in zip(symbols, predictions, truth, strict=True)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from rfwp.config import replace, to_dict
 from rfwp.presets import run_config
-from rfwp.train import Diverged, Trainer
+from rfwp.train import Diverged, Trainer, trained
 from rfwp.train.data import Data
 from tests.test_cli import run
 from tests.train.tiny import before_call, weights
@@ -254,6 +254,7 @@ def test_a_changed_task_brings_its_vocabulary(capsys, tmp_path):
         ([PRESET, "--seeds=1", "--seeds", "2"], "--seeds is there twice; put all values behind one --seeds"),
         ([PRESET, "--epochs", "0"], "train.epochs=0; use at least 1"),
         ([PRESET, "--seeds", "1", "1"], "a seed is there twice"),
+        ([PRESET, "--seeds", "1", "2", "--set", "train.seed=3"], "--seeds and --set train.seed both say the seed; give one"),
         ([PRESET, "--data", "x"], "--data FOLDER and --model PRESET go together"),
         ([PRESET, "--data", "x", "--model", PRESET], "has a task of its own; give one of them"),
         (["--data", "nowhere", "--model", PRESET], "nowhere is not a folder"),
@@ -281,3 +282,10 @@ def test_eval_of_something_else_is_one_line(capsys, tmp_path):
     code, _, err = run(capsys, "eval", str(tmp_path), *DEVICE)
     assert code == 2
     assert "has no checkpoint yet" in err
+
+
+def test_what_is_no_program_is_said_before_the_model_computes(capsys, monkeypatch):
+    monkeypatch.setattr(trained, "predict", lambda *_: pytest.fail("computed"))
+    code, out, err = run(capsys, "eval", "code-execution-5", "--input", "x = 3", *DEVICE)
+    assert (code, out) == (2, "")
+    assert "the program ends inside a statement, after '3'; expected ';'" in err
