@@ -1,7 +1,11 @@
-"""What a person sees of a run: a live line on a terminal, one line an epoch elsewhere, and TensorBoard if it is installed."""
+"""What a person sees of a run: a live line on a terminal; elsewhere one line an epoch, and in long ones one every few minutes.
+
+TensorBoard's curves as well, if it is installed.
+"""
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +20,9 @@ from rfwp.errors import reason
 from rfwp.train.curves import Curves
 
 log = logging.getLogger("rfwp")
+
+SILENCE = 120.0
+"""Seconds without a line, where there is no terminal, after which one says how far a run is."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,10 @@ class ConsoleLog(Log):
         self._tensorboard = tensorboard
         self._line: Live | None = None
         self._curves: Curves | None = None
+        self._said = time.monotonic()
 
     def say(self, line: str) -> None:
+        self._said = time.monotonic()
         with self._heard():
             # no wrapping and no colours in the middle of a path
             self.console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -104,6 +113,8 @@ class ConsoleLog(Log):
             self._begin_line()
 
     def moment(self, moment: Moment) -> None:
+        if not self.live and time.monotonic() - self._said > SILENCE:
+            self.say(describe(moment))
         self._update(Text(describe(moment), overflow="ellipsis", no_wrap=True))
 
     def epoch(self, record: dict[str, Any], moment: Moment) -> None:

@@ -30,10 +30,10 @@ class Meter:
         self._pending.append((step, batch, loss))
 
     def due(self, live: bool) -> bool:
-        """Whether to look: after so many steps, or after a second if somebody is watching."""
+        """Whether to look: after so many steps, or after a second if somebody is watching, a minute if not."""
         # several processes look together, so they cannot go by their own clocks
-        watched = live and self.world.size == 1 and time.monotonic() - self._looked > 1
-        return watched or len(self._pending) >= CHECK_EVERY
+        late = self.world.size == 1 and time.monotonic() - self._looked > (1 if live else 60)
+        return late or len(self._pending) >= CHECK_EVERY
 
     def look(self, progress: Progress) -> tuple[int, float] | None:
         """Count the steps since the last look; one whose loss is not finite comes back, with that loss."""

@@ -2,10 +2,12 @@
 
 import errno
 import io
+import itertools
 import os
 import shutil
 import sys
 import threading
+import time
 
 import pytest
 from rich.console import Console
@@ -26,6 +28,25 @@ def test_without_a_terminal_an_epoch_is_one_line(tmp_path):
     assert [line.split(":")[0] for line in lines[1:]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     assert "token accuracy" in lines[1]
     assert lines[1].endswith(" s left")
+
+
+def test_without_a_terminal_a_long_epoch_says_how_far_it_is(tmp_path, monkeypatch):
+    clock = itertools.count(0, 90)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    log = ConsoleLog(console(False), tensorboard=False)
+    trainer(tmp_path, tiny_config(epochs=1), log=log).run()
+    lines = log.console.file.getvalue().splitlines()
+    assert [line.split("  loss")[0] for line in lines[1:-1]] == [f"epoch 1/1  step {n}/3" for n in (1, 2, 3)]
+    assert lines[-1].startswith("epoch 1/1: loss")
+
+
+def test_without_a_terminal_lines_are_minutes_apart(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    log = ConsoleLog(console(False), tensorboard=False)
+    for now in (60.0, 130.0, 140.0, 240.0, 260.0):
+        log.moment(Moment(2, 200, int(now), 157, 0.5, 1.0, None, None, None))
+    assert [line.split("  ")[1] for line in log.console.file.getvalue().splitlines()] == ["step 130/157", "step 260/157"]
 
 
 def test_on_a_terminal_one_line_lives_and_goes(tmp_path):
