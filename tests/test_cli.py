@@ -39,6 +39,13 @@ def test_presets_lists_every_table_with_counts_here_and_in_the_paper(capsys):
         assert all(word in line for word in words)
 
 
+def test_presets_show_a_variant_that_there_is(capsys):
+    _, out, _ = run(capsys, "presets", "listops-10")
+    assert out.splitlines()[-1] == "6 presets. A variant goes behind a colon: rfwp show listops-10/transformer:printed"
+    _, out, _ = run(capsys, "presets", "atari-large")
+    assert out.splitlines()[-1] == "1 preset"
+
+
 def test_presets_of_one_table(capsys):
     code, out, _ = run(capsys, "presets", "code-execution-5-thin")
     assert code == 0

@@ -34,9 +34,10 @@ def list_presets(table: Annotated[str, tyro.conf.Positional] = "") -> None:
             preset.name, systematic_name(preset.model), f"{count(preset.model):,}", preset.printed_parameters, variants(preset)
         )
     console().print(listing)
-    console().print(
-        f"\n{len(chosen)} presets. A variant goes behind a colon: rfwp show {chosen[0].name}{_example(chosen)}", style="dim"
+    example = next(
+        (f". A variant goes behind a colon: rfwp show {p.name}:{next(iter(p.variants))}" for p in chosen if p.variants), ""
     )
+    console().print(f"\n{len(chosen)} preset{'s' * (len(chosen) > 1)}{example}", style="dim")
 
 
 def show(name: Annotated[str, tyro.conf.Positional]) -> None:
@@ -81,7 +82,3 @@ def count(config: ModelConfig) -> int:
 
 def variants(preset: Preset) -> str:
     return " ".join(f":{name}" for name in preset.variants)
-
-
-def _example(chosen: list[Preset]) -> str:
-    return next((f":{name}" for name in chosen[0].variants), "")
