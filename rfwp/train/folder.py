@@ -62,7 +62,12 @@ class Folder(Generic[C, R]):
     def config(self) -> C:
         """Of the run that is here; an error if there is none."""
         if not self.used:
-            raise InvalidFile(f"{self.path} is no run folder: it has no {CONFIG}; give the folder that `rfwp train` made")
+            # what several seeds are trained in
+            runs = sorted(path.parent for path in self.path.glob(f"seed-*/{CONFIG}"))
+            advice = (
+                f"give one of the runs in it: {', '.join(map(str, runs))}" if runs else "give the folder that `rfwp train` made"
+            )
+            raise InvalidFile(f"{self.path} is no run folder: it has no {CONFIG}; {advice}")
         config = read_run_config(self.path)
         if not isinstance(config, self.configs):
             raise InvalidFile(f"{self.path} holds no run of {self.of}; give the folder of one that `rfwp train` made")

@@ -41,6 +41,15 @@ def test_a_folder_without_a_run_says_so(tmp_path):
         RunFolder(tmp_path).config()
 
 
+def test_the_folder_of_several_seeds_names_them(tmp_path):
+    for seed in (1, 2):
+        (tmp_path / f"seed-{seed}").mkdir()
+        RunFolder(tmp_path / f"seed-{seed}").create(RUNS[0])
+    with pytest.raises(InvalidFile) as caught:
+        RunFolder(tmp_path).config()
+    assert str(caught.value).endswith(f"; give one of the runs in it: {tmp_path / 'seed-1'}, {tmp_path / 'seed-2'}")
+
+
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("config", RUNS, ids=lambda config: type(config).__name__)
 def test_what_looks_like_a_run_but_is_none_is_left_alone(tmp_path, config, name):
