@@ -207,6 +207,10 @@ def test_a_file_in_the_way_of_a_report_is_one_line(here, capsys):
             "rfwp: --models is there twice; put all values behind one --models",
         ),
         (["report"], "rfwp: results/runs has no finished runs; make some: rfwp reproduce table-2"),
+        (
+            ["report", "--out", "mine"],
+            "rfwp: mine/runs has no finished runs; make some: rfwp reproduce table-2 --out mine/runs",
+        ),
         (["reproduce", "tabel-2"], "rfwp: unknown table 'tabel-2'; did you mean 'table-2'?"),
     ],
 )

@@ -1,5 +1,6 @@
 """`rfwp report`: tables, figures and a page of the finished runs."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,8 @@ def report(out: Path = Path("results")) -> None:
     for problem in results.problems:
         print(f"rfwp: {problem}; it was passed over", file=sys.stderr)
     if not results.runs and not results.measurements:
-        raise InvalidInput(f"{out / 'runs'} has no finished runs; make some: rfwp reproduce table-2")
+        where = "" if out == Path("results") else f" --out {shlex.quote(str(out / 'runs'))}"
+        raise InvalidInput(f"{out / 'runs'} has no finished runs; make some: rfwp reproduce table-2{where}")
     screen, runs = console(), results.runs
     agents = write_atari(runs, out / "tables")
     for table in (*write_tables(runs, out / "tables"), *write_text_tables(runs, out / "tables"), agents):
