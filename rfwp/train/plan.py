@@ -92,7 +92,10 @@ def plan_runs(config: Any, options: TrainOptions, name: str, kind: Kind) -> list
     if len(set(seeds)) < len(seeds):
         raise InvalidInput(f"--seeds {' '.join(map(str, seeds))}: a seed is there twice; give each once")
     home = options.out or Path("runs") / name.replace("/", "-").replace(":", "-")
-    alone = options.out is not None and len(seeds) == 1
+    # a further seed goes beside those that are there
+    alone = options.out is not None and len(seeds) == 1 and not any(home.glob("seed-*/config.json"))
+    if not alone and kind.folder(home).used:
+        raise InvalidInput(f"{home} holds a run itself, so it is no folder for runs of several seeds; use another --out")
     plans = []
     for seed in seeds:
         folder = kind.folder(home if alone else home / f"seed-{seed}")

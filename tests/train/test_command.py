@@ -79,6 +79,20 @@ def test_several_seeds_give_a_mean_and_take_finished_ones_as_they_are(capsys, tm
     assert weights(home / "seed-2") != before[0]
 
 
+def test_a_further_seed_goes_beside_those_that_are_there(capsys, tmp_path):
+    for seeds in (["1", "2"], ["3"]):
+        assert train(capsys, PRESET, "--seeds", *seeds, "--out", tmp_path, *SET)[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-1", "seed-2", "seed-3"]
+
+
+def test_several_seeds_are_not_put_into_the_folder_of_a_run(capsys, tmp_path):
+    assert train(capsys, PRESET, "--out", tmp_path, *SET)[0] == 0
+    code, out, err = train(capsys, PRESET, "--seeds", "1", "2", "--out", tmp_path, *SET)
+    assert (code, out) == (2, "")
+    assert f"{tmp_path} holds a run itself" in err
+    assert not list(tmp_path.glob("seed-*"))
+
+
 def test_a_seed_that_diverges_does_not_keep_the_others_from_training(capsys, tmp_path, monkeypatch):
     def diverging(self):
         if self.config.train.seed == 2:
