@@ -1,6 +1,6 @@
 """The config of a transformers model: rfwp's own model config inside transformers' JSON."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
@@ -12,7 +12,8 @@ class RFWPConfig(PretrainedConfig):
     """`sequence` is a `SequenceConfig`, or what `rfwp.config.to_dict` makes of one; further keywords are transformers' own."""
 
     model_type = "rfwp"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    # a list, because the Trainer adds to it
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     def __init__(self, sequence: SequenceConfig | dict[str, Any] | None = None, use_cache: bool = True, **kwargs: Any):
         # transformers makes one without arguments when it saves, to leave out what is the default

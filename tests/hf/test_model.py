@@ -307,3 +307,13 @@ def test_a_config_that_is_no_language_model_is_one_line(sequence, message):
 def test_names_that_transformers_asks_for():
     config = RFWPConfig(language_model().config)
     assert (config.vocab_size, config.hidden_size, config.num_hidden_layers) == (VOCABULARY, 8, 2)
+
+
+def test_the_trainer_can_tell_the_cache_from_predictions():
+    """`Trainer.evaluate` adds a list to these names, and gathers what has another one."""
+    _, wrapped = both()
+    others = ["loss"]
+    ignored = wrapped.config.keys_to_ignore_at_inference + others
+    ids = random_tokens(2, 5)
+    output = wrapped(ids, labels=ids, use_cache=True)
+    assert [name for name in output if name not in ignored] == ["logits"]
