@@ -82,12 +82,14 @@ class RFWPForCausalLM(PreTrainedModel, GenerationMixin):
     # --- What transformers asks of a model ---
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **others: Any) -> Any:
-        """As in transformers, but without an attention_mask nothing is padding.
+        """As in transformers, but without an attention_mask nothing is padding, and a row of padding is the start of a line.
 
         transformers would guess a mask from the padding token. That is `<eos>`, which stands in the midst of a text.
         """
         ids = others.get("input_ids") if inputs is None else inputs
-        if others.get("attention_mask") is None and ids is not None:
+        if (mask := others.get("attention_mask")) is not None:
+            others["attention_mask"] = begun(mask)
+        elif ids is not None:
             others["attention_mask"] = torch.ones_like(ids)
         return super().generate(inputs, *args, **others)
 
@@ -110,6 +112,13 @@ class RFWPForCausalLM(PreTrainedModel, GenerationMixin):
 
     def resize_token_embeddings(self, *_: Any, **__: Any) -> nn.Module:
         raise InvalidInput("a word-level model has the words it was trained with; train another one for other words")
+
+
+def begun(attention_mask: Tensor) -> Tensor:
+    """The same mask (B, T), but of an empty prompt the last `<eos>` counts: there would be no word to go on from."""
+    empty = ~attention_mask.bool().any(-1, keepdim=True)
+    last = torch.arange(attention_mask.shape[-1], device=attention_mask.device) == attention_mask.shape[-1] - 1
+    return attention_mask.masked_fill(empty & last, 1)
 
 
 def resets(attention_mask: Tensor | None, input_ids: Tensor, state_goes_on: bool) -> Tensor | None:

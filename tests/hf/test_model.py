@@ -90,6 +90,16 @@ def test_padding_on_the_left_changes_nothing(core):
         torch.testing.assert_close(said, scores[0], **FLOAT32)
 
 
+def test_an_empty_prompt_among_others_is_the_start_of_a_line():
+    _, wrapped = both()
+    ids, mask = padded([random_tokens(1, 0)[0], random_tokens(1, 4)[0]])
+    tokens, logits, _ = generated(wrapped, ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
+    alone, scores, _ = generated(wrapped, torch.tensor([[EOS]]), max_new_tokens=8, do_sample=False)
+    assert torch.equal(tokens[0], alone[0])
+    torch.testing.assert_close(logits[0], scores[0], **FLOAT32)
+    assert not mask[0].any()
+
+
 def test_a_padded_prompt_may_be_read_in_pieces():
     _, wrapped = both()
     rows = [random_tokens(1, n)[0] for n in (3, 6)]
