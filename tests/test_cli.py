@@ -81,6 +81,7 @@ def test_show_gives_config_parts_and_variants(capsys):
             ["eval", "run", "--split", "all"],
             "invalid choice 'all' for argument '--split'. Expected one of ('train', 'valid', 'test')",
         ),
+        (["eval", "nowhere", "--stride", "2"], "rfwp: nowhere is no run folder: it has no config.json"),
         (["eval", "run", "--epochs", "3"], "options: --epochs 3; --epochs is for rfwp"),
         (
             ["bench", "train", "--quikc"],

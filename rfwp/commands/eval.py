@@ -37,20 +37,21 @@ def evaluate(
         _evaluate_agent(run, options, agent, log)
         return
     # of what is no run at all that is said below
-    if agent != AgentEvalOptions() and (config is not None or is_packaged(run)):
+    known = config is not None or is_packaged(run)
+    if agent != AgentEvalOptions() and known:
         raise InvalidInput("--episodes, --runs, --protocol and the like are for agents; leave them away")
     if isinstance(config, LanguageRunConfig):
         _evaluate_text(run, options, log)
-    else:
-        _evaluate_sequences(run, options, log)
+        return
+    if known and (options.stride is not None or options.text or options.held_out):
+        raise InvalidInput("--stride, --text and --held-out are for language models; leave them away")
+    _evaluate_sequences(run, options, log)
 
 
 def _evaluate_sequences(run: Path, options: EvalOptions, log: "ConsoleLog") -> None:
     """The metrics of a split, or what the model says to the user's own sequence."""
     from rfwp.train.trained import answer, evaluate_run
 
-    if options.stride is not None or options.text or options.held_out:
-        raise InvalidInput("--stride, --text and --held-out are for language models; leave them away")
     if options.input is None:
         metrics = evaluate_run(run, options, log)
         console().print(listing((options.split, ""), ((name, f"{100 * value:.2f} %") for name, value in metrics.items())))

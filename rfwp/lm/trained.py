@@ -12,6 +12,7 @@ from rfwp.errors import InvalidInput
 from rfwp.lm.evaluate import on_device, paper_perplexity
 from rfwp.lm.saved import load_language_model, places_of_text, text_of_run
 from rfwp.models.perplexity import Perplexity, sliding_window
+from rfwp.tasks.wikitext import Text
 from rfwp.train.checkpoint import replace_file
 from rfwp.train.folder import RunFolder
 from rfwp.train.log import Log
@@ -64,7 +65,10 @@ def evaluate_run(path: Path, options: EvalOptions, log: Log) -> Evaluation:
         raise InvalidInput("--stride is for windows; this run carries its state, so its text is read once, without windows")
     stride = config.train.test_stride if options.stride is None else options.stride
     model, words = load_language_model(path, find_device(options.device))
-    text = text_of_run(config, splits=(options.split,), words=words)
+    own = not (options.text or options.held_out)
+    splits = (options.split,)
+    # who has named a place need not hear that it can be named
+    text = text_of_run(config, splits, words) if own else Text(config.text, splits=splits, words=words)
     tokens = on_device(text.tokens(options.split), next(model.parameters()).device)
     segment, carry = config.text.segment, config.train.carry
     if not 1 <= stride <= segment:
@@ -80,7 +84,6 @@ def evaluate_run(path: Path, options: EvalOptions, log: Log) -> Evaluation:
     curves = {"state cut before each segment": cut} | ({"state carried": found} if carry else {})
     how = "full context" if carry else f"windows of {segment} words, {stride} apart"
     by_position = {name: _numbers(curve.by_position) for name, curve in curves.items()}
-    own = not (options.text or options.held_out)
     return Evaluation(options.split, how, found, seconds, by_position, _place(config, options.split), own)
 
 

@@ -114,6 +114,10 @@ def test_eval_reads_the_text_at_its_new_place_and_leaves_the_run_as_it_is(capsys
     code, _, err = evaluate(capsys, folder)
     assert code == 2
     assert "(the text of the run; if it has moved, name its place: --text, --held-out)" in err
+    code, _, err = evaluate(capsys, folder, "--held-out", new / "here")
+    assert code == 2
+    assert err.startswith(f"rfwp: {new / 'here'} has no text for test; looked for wiki.test.tokens")
+    assert "if it has moved" not in err
     code, _, err = evaluate(capsys, folder, "--held-out", new / "there")
     assert (code, err) == (0, "")
     # not in the place of the numbers of the run's own text
