@@ -1,6 +1,7 @@
 """`rfwp generate`: a language model goes on with a text."""
 
 import sys
+from codecs import BOM_UTF8
 from typing import Annotated
 
 import tyro
@@ -42,6 +43,7 @@ def generate(model: Annotated[str, tyro.conf.Positional], options: GenerateOptio
 
 def _standard_input() -> str:
     try:
-        return sys.stdin.buffer.read().decode()
+        # as in texts, a byte order mark is not part of the first word
+        return sys.stdin.buffer.read().removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(f"standard input is not UTF-8 (byte {error.start}); convert it to UTF-8") from None

@@ -6,6 +6,7 @@
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -30,8 +31,8 @@ _SHOWN = 5
 def check_options(options: GenerateOptions) -> None:
     """Before a model is loaded; what concerns the model is checked by `stream`."""
     for name in ("tokens", "streams"):
-        if getattr(options, name) < 1:
-            raise InvalidInput(f"generate: {name}={getattr(options, name)}; use at least 1")
+        if not 1 <= getattr(options, name) <= sys.maxsize:
+            raise InvalidInput(f"generate: {name}={getattr(options, name)}; use at least 1 and at most {sys.maxsize}")
     if options.out is not None and options.out.is_dir():
         raise InvalidInput(f"generate: --out {options.out} is a folder; give a file")
 

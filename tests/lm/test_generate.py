@@ -125,6 +125,7 @@ def test_one_line_ends_at_eos():
     [
         ({"tokens": 0}, "tokens=0; use at least 1"),
         ({"streams": 0}, "streams=0; use at least 1"),
+        ({"tokens": 10**30}, f"tokens={10**30}; use at least 1 and at most"),
     ],
 )
 def test_bad_options_are_found_before_a_model_is_loaded(options, message, tmp_path):
@@ -217,10 +218,11 @@ def test_the_command_writes_the_text_and_says_once_what_it_does_not_know(tmp_pat
 
 def test_the_command_reads_the_prompt_from_standard_input(tmp_path, capsys, monkeypatch):
     saved_model(tmp_path / "model")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"word1 word2\nword3\n")))
-    code, out, _ = run(capsys, "generate", str(tmp_path / "model"), "--prompt", "-", "--tokens", "1", "--seed", "0")
-    assert code == 0
-    assert out.startswith("word1 word2\nword3")
+    for begins in (b"", b"\xef\xbb\xbf"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(begins + b"word1 word2\nword3\n")))
+        code, out, err = run(capsys, "generate", str(tmp_path / "model"), "--prompt", "-", "--tokens", "1", "--seed", "0")
+        assert (code, err) == (0, "")
+        assert out.startswith("word1 word2\nword3")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     code, _, err = run(capsys, "generate", str(tmp_path / "model"), "--prompt", "-")
     assert code == 2
