@@ -88,8 +88,10 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         # numpy's float64 is a float, too
         if type(value) is option or (option is float and (type(value) is int or isinstance(value, float))):
             return value
+    # nobody types a tuple
+    name = "a list such as [10,20]" if typing.get_origin(hint) is tuple else getattr(hint, "__name__", hint)
     advice = f"""; in quotes it is one: '"{value}"'""" if hint is str and isinstance(value, int | float) else ""
-    raise InvalidInput(f"{where}: expected {getattr(hint, '__name__', hint)}, saw {_short(value)}{advice}")
+    raise InvalidInput(f"{where}: expected {name}, saw {_short(value)}{advice}")
 
 
 def check_fields(config: Any) -> None:

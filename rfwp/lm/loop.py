@@ -60,10 +60,9 @@ class LanguageTrainer(EpochRunner):
         self.text = text
         self._check_words()
         train, world = config.train, self.world
-        if train.streams % (world.size * train.accumulate):
-            raise InvalidInput(
-                f"train.streams={train.streams} cannot be shared equally by {world.size} processes in {train.accumulate} parts"
-            )
+        if train.streams % (shares := world.size * train.accumulate):
+            shared = f"cannot be shared equally by {world.size} processes in {train.accumulate} parts"
+            raise InvalidInput(f"train.streams={train.streams} {shared}; use a multiple of {shares}")
         self.segments = Segments(self.text.batches("train", train.streams, world.rank, world.size), world.size)
         self._prepare(fingerprint(self.text))
         for line in unlearned_words(self.text):

@@ -164,6 +164,7 @@ def write(path, content):
         (["lm/rdn", "--text", "{text}", "--vocabulary", "{tmp}/none"], "{tmp}/none cannot be read: No such file"),
         (["lm/rdm", "--text", "{text}"], "unknown preset 'lm/rdm'; did you mean 'lm/rdn'?"),
         (["wiki-28m/rdm", "--text", "{text}"], "unknown preset 'wiki-28m/rdm'; did you mean 'wiki-28m/rdn'?"),
+        (["lm/rdn", "--set", "model.cutoffs=10"], "cutoffs: expected a list such as [10,20], saw 10"),
         (["listops-10/rdn", "--steps", 3], "--steps, --text, --held-out and --vocabulary are for language models"),
         (["lm/rdn", "--text", "{tmp}/empty"], "train.txt is empty; give a file with at least one word"),
         (["lm/rdn", "--text", "{tmp}/binary"], "train.txt: line 2 has a zero byte"),

@@ -222,7 +222,7 @@ def test_a_perplexity_beyond_all_numbers_stops_the_run(tmp_path, text):
         ({"train.lr": -1.0}, "train.lr=-1.0; use a positive number"),
         ({"train.test_stride": 7}, "train.test_stride=7 leaves out words between windows of 6; use at most 6"),
         ({"text.segment": 0}, "text.segment=0; use at least 1"),
-        ({"train.accumulate": 3}, "train.streams=4 cannot be shared equally by 1 processes in 3 parts"),
+        ({"train.accumulate": 3}, "by 1 processes in 3 parts; use a multiple of 3"),
         ({"train.streams": 400}, "the text has 447 tokens, too few for 400 streams of 6 steps"),
         ({"model.inputs": 21, "model.outputs": 21}, "but the vocabulary has 20 words; use 20 for both"),
     ],
