@@ -14,8 +14,13 @@ from typing import BinaryIO
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, under a name of its own; moved to `path` at the end, removed if anything fails before.
 
-    At every instant `path` is the old file or the new one, also when the power goes.
+    At every instant `path` is the old file or the new one, also when the power goes. A device or a pipe, as /dev/null, is
+    written to as it is: moving a file there would replace it.
     """
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as file:
+            yield file
+        return
     # in the same folder, because only there moving a file into place is one step
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.unfinished")
     try:
