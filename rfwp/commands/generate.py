@@ -36,12 +36,18 @@ def generate(model: Annotated[str, tyro.conf.Positional], options: GenerateOptio
         for line in tell_many(network, words, prompt, options):
             screen.out(line, highlight=False)
     else:
-        for piece in tell(network, words, prompt, options):
-            screen.out(piece, end="", highlight=False)
+        try:
+            for piece in tell(network, words, prompt, options):
+                screen.out(piece, end="", highlight=False)
+        except KeyboardInterrupt:
+            screen.out("")
+            raise
         screen.out("")
 
 
 def _standard_input() -> str:
+    if sys.stdin is None:
+        raise InvalidInput("standard input is closed; give the text behind --prompt")
     try:
         # as in texts, a byte order mark is not part of the first word
         return sys.stdin.buffer.read().removeprefix(BOM_UTF8).decode()

@@ -95,7 +95,8 @@ def write_lines(lines: Iterator[str], path: Path) -> None:
     """A text a line; the file is there whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as file:
+        # a link, as /dev/stdout, stays one
+        with whole_file(path.resolve() if path.is_file() else path) as file:
             for line in lines:
                 file.write(f"{line}\n".encode())
     except OSError as error:

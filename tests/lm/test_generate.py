@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 
+import rfwp.lm.generate
 from rfwp.errors import InvalidInput
-from rfwp.lm.generate import beyond_training, check_options, prompt_words, tell, tell_many, unknown_words
+from rfwp.lm.generate import beyond_training, check_options, prompt_words, tell, tell_many, unknown_words, write_lines
 from rfwp.lm.generate_options import GenerateOptions
 from rfwp.lm.saved import load_language_model
 from rfwp.lm.spacing import Spacing
@@ -227,6 +228,23 @@ def test_the_command_reads_the_prompt_from_standard_input(tmp_path, capsys, monk
     code, _, err = run(capsys, "generate", str(tmp_path / "model"), "--prompt", "-")
     assert code == 2
     assert "standard input is not UTF-8 (byte 0)" in err
+    monkeypatch.setattr(sys, "stdin", None)
+    code, _, err = run(capsys, "generate", str(tmp_path / "model"), "--prompt", "-")
+    assert (code, err) == (2, "rfwp: standard input is closed; give the text behind --prompt\n")
+
+
+def test_a_text_that_is_cut_off_ends_its_line(tmp_path, capsys, monkeypatch):
+    saved_model(tmp_path / "model")
+
+    def interrupted(*_):
+        yield "word1"
+        yield " word2"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rfwp.lm.generate, "tell", interrupted)
+    code, out, err = run(capsys, "generate", str(tmp_path / "model"))
+    assert (code, out) == (130, "word1 word2\n")
+    assert err.endswith("rfwp: interrupted\n")
 
 
 def test_a_thousand_streams_go_into_a_file(tmp_path, capsys):
@@ -241,6 +259,14 @@ def test_a_thousand_streams_go_into_a_file(tmp_path, capsys):
     assert out == f"-> {file}\n"
     code, out, _ = run(capsys, "generate", str(tmp_path / "model"), *arguments)
     assert out.splitlines() == lines
+
+
+def test_a_link_to_a_file_stays_a_link(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    write_lines(iter(["word1"]), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "word1\n"
 
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path, capsys):
