@@ -23,9 +23,12 @@ class Spacing:
         self._quoted = False
 
     def __call__(self, word: str) -> str:
-        if word == EOS and self.breaks:
-            self._glued, self._quoted = True, False
-            return "\n"
+        if word == EOS:
+            # a quotation that a line leaves open does not go on in the next
+            self._quoted = False
+            if self.breaks:
+                self._glued = True
+                return "\n"
         glued, self._glued = self._glued, False
         if not self.detokenise:
             return word if glued else f" {word}"

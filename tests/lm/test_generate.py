@@ -78,6 +78,12 @@ def test_detokenised_text_has_its_spaces_as_before():
     assert "".join(map(Spacing(True), text.split())) == 'the "well-known" 1,000 (one), it\'s.\n"b", c'
 
 
+def test_a_quotation_that_is_left_open_ends_with_its_line():
+    text = '<eos> " a <eos> " b " c'
+    assert "".join(map(Spacing(True), text.split())) == '\n"a\n"b" c'
+    assert "".join(map(Spacing(True, breaks=False), text.split())) == '<eos> "a <eos> "b" c'
+
+
 # --- Streams ---
 
 
