@@ -1,5 +1,6 @@
 """The command line: `rfwp --help`. Each command has a file in rfwp/commands."""
 
+import errno
 import io
 import logging
 import os
@@ -76,14 +77,17 @@ def main(arguments: list[str] | None = None) -> None:
     except RFWPError as error:
         _fail(str(error))
     except BrokenPipeError:
-        # `rfwp presets | head`: nobody reads on; at the exit Python would write the rest, and fail once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # `rfwp presets | head`: nobody reads on
+        _end_output()
         sys.exit(SIGPIPE)
     except OSError as error:
-        # without a name it is none of the user's files
-        if error.filename is None:
+        if error.filename is not None:
+            _fail(f"{error.filename}: {error.strerror}")
+        if error.errno != errno.ENOSPC:
+            # none of the user's files
             raise
-        _fail(f"{error.filename}: {error.strerror}")
+        _end_output()
+        _fail(f"cannot write the output: {error.strerror}")
     except (RuntimeError, MemoryError) as error:
         if asked := lacks_memory(error):
             _fail(f"not enough memory: {asked} asked for; {LESS_MEMORY}")
@@ -93,6 +97,11 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("rfwp: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _end_output() -> None:
+    """At the exit Python would write what is left, and fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, lost: bool = False) -> NoReturn:

@@ -5,6 +5,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -145,6 +146,13 @@ def test_a_closed_pipe_ends_quietly(arguments):
     done = subprocess.run([sys.executable, "-m", "rfwp", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_output_to_a_full_disk_is_one_line():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-m", "rfwp", "presets"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "rfwp: cannot write the output: No space left on device\n")
 
 
 def test_what_is_no_box_is_said_as_it_is():

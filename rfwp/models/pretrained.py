@@ -208,6 +208,10 @@ def read_config(folder: Path) -> ModelConfig:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidFile(f"{path} is not readable as JSON: {reason(error)}") from error
+    if isinstance(data, dict) and "run" in data:
+        # agents have no best one
+        saved = [folder / name for name in ("best", "last") if (folder / name / CONFIG).is_file()]
+        raise InvalidFile(f"{folder} holds a run; " + (f"its model is in {saved[0]}" if saved else "it has no checkpoint yet"))
     if not isinstance(data, dict) or not isinstance(data.get("rfwp"), str) or "model" not in data:
         seen = ", ".join(list(data)[:4]) if isinstance(data, dict) else type(data).__name__
         raise InvalidFile(f"{path} was not written by rfwp: expected 'rfwp' and 'model', saw {seen or 'nothing'}")

@@ -25,7 +25,6 @@ from rfwp.rl.saved import AgentStore, first_agent, place
 from rfwp.rl.shares import shares
 from rfwp.tasks import environments
 from rfwp.train import Diverged
-from rfwp.train.checkpoint import writing
 from rfwp.train.runner import Options, Runner
 from rfwp.train.step import switched
 from rfwp.version import __version__
@@ -217,8 +216,7 @@ class RLTrainer(Runner[RLRunConfig, RLResult]):
         self._recorded, self._recorded_steps, self._last = clock, steps, record
         if self.world.first:
             self.folder.add_record(record)
-            with writing(self.folder.path / "tensorboard"):
-                self.log.scalars({f"rl/{name}": value for name, value in record.items() if name != "steps"}, steps)
+            self.log.scalars({f"rl/{name}": value for name, value in record.items() if name != "steps"}, steps)
             if not self.log.live:
                 self.log.say(self._line())
 

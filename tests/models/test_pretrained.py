@@ -294,6 +294,7 @@ DAMAGE = {
     ),
     "was not written by rfwp: expected 'rfwp' and 'model', saw list": lambda f: (f / "config.json").write_text("[1]"),
     "was not written by rfwp: expected 'rfwp' and 'model', saw nothing": lambda f: (f / "config.json").write_text("{}"),
+    "holds a run; it has no checkpoint yet": lambda f: (f / "config.json").write_text('{"rfwp": "0", "run": {}}'),
     "unknown kind in model 'sequenze'; did you mean 'sequence'?": lambda f: edit_model(f, kind="sequenze"),
     "expected an object with a 'kind'": lambda f: write(f, model=[1, 2]),
     "expected an object with a 'kind', saw": lambda f: edit_model(f, kind=["sequence"]),

@@ -80,6 +80,12 @@ def test_the_best_checkpoint_is_what_was_tested_and_loads_alone(whole):
     assert result.parameters == sum(p.numel() for p in model.parameters())
 
 
+def test_the_folder_of_a_run_says_where_its_model_is(whole):
+    folder, _ = whole
+    with pytest.raises(InvalidFile, match=f"{folder} holds a run; its model is in {folder / 'best'}"):
+        rfwp.load(folder)
+
+
 def test_the_result_is_kept_and_a_finished_run_is_not_trained_again(whole):
     folder, result = whole
     assert Result.from_json(json.loads((folder / "result.json").read_text())) == result
