@@ -94,6 +94,25 @@ def test_a_text_is_downloaded_once_and_only_where_it_is_needed(downloads, tmp_pa
     assert text.words.decode(text.tokens("test")) == ["the", "<unk>", "<eos>"]
 
 
+def as_in_the_cache(link):
+    """The file moves to one that has its SHA-256 as name, and a link stays."""
+    content = link.with_name(hashlib.sha256(link.read_bytes()).hexdigest())
+    link.rename(content)
+    link.symlink_to(content)
+    return content
+
+
+def test_what_is_in_the_cache_is_checked_without_asking_the_hub(downloads, tmp_path, monkeypatch):
+    monkeypatch.delattr(huggingface_hub.HfApi, "get_paths_info")
+    content = as_in_the_cache(tmp_path / "hub" / "w/test.parquet")
+    folder = wikitext_folder("wikitext-2", tmp_path / "cache", ["test"])
+    assert (folder / "wiki.test.tokens").read_text() == "the dog\n"
+    (folder / "wiki.test.tokens").unlink()
+    content.write_text('["the dot\\n"]')
+    with pytest.raises(InvalidFile, match=f"was damaged and is removed: its SHA-256 was .*, the hub has {content.name}"):
+        wikitext_folder("wikitext-2", tmp_path / "cache", ["test"])
+
+
 def test_a_damaged_download_is_refused(downloads, tmp_path):
     # the hub's cache hands out links
     link, content = tmp_path / "hub" / "w/test.parquet", tmp_path / "content"
