@@ -138,6 +138,12 @@ def test_a_run_that_fails_makes_the_exit_code_1(here):
     assert "is a file; give a folder" in "\n".join(describe_outcome(outcome))
 
 
+def test_models_stand_between_spaces_or_commas():
+    spaces, commas = (make_plan(options(models=models)).jobs for models in (("delta-net", "rdn"), ("delta-net,rdn",)))
+    assert [job.preset for job in commas] == ["listops-10/delta-net", "listops-10/rdn"]
+    assert commas == spaces
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -13,7 +13,7 @@ from rfwp.errors import InvalidInput, unknown
 from rfwp.presets import agent_run, presets
 from rfwp.report.records import Run
 from rfwp.reproduce.jobs import START_SECONDS, Job, key, training_options
-from rfwp.reproduce.options import ReproduceOptions
+from rfwp.reproduce.options import ReproduceOptions, several
 from rfwp.rl.changes import changed
 from rfwp.rl.eval_options import AgentEvalOptions
 from rfwp.rl.result import RLResult
@@ -72,8 +72,8 @@ def agent_jobs(options: ReproduceOptions) -> list[AgentJob]:
         raise InvalidInput("no seeds; give at least one: --seeds 1")
     # by folder: a game may have been named twice, in two spellings
     jobs: dict[Path, AgentJob] = {}
-    for game in _several(options.games) or list(PAPER_GAMES):
-        for name in _presets(_several(options.models)):
+    for game in several(options.games) or list(PAPER_GAMES):
+        for name in _presets(several(options.models)):
             config = changed(agent_run(name, AtariConfig(game), options.recipe), training_options(options))
             assert isinstance(config.environment, AtariConfig)
             home = options.runs_folder / f"{name.replace('/', '-')}-{config.environment.game}-{key(config)}"
@@ -103,8 +103,3 @@ def _presets(models: Sequence[str]) -> list[str]:
         if model not in known:
             raise unknown("model of atari", model, known)
     return [known[model] for model in models] or [name for model, name in known.items() if model != LARGE]
-
-
-def _several(texts: Sequence[str]) -> list[str]:
-    """`pong,seaquest` and `pong seaquest` are the same."""
-    return list(dict.fromkeys(word.strip() for text in texts for word in text.split(",") if word.strip()))

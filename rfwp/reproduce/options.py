@@ -1,5 +1,6 @@
 """What `rfwp reproduce` can be told. The text under a field is its help."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ class ReproduceOptions:
     seeds: tuple[int, ...] = (1, 2, 3)
     """One run of each model with each of them."""
     models: tuple[str, ...] = ()
-    """Only these, for example: delta-net rdn."""
+    """Only these, for example: delta-net rdn, or delta-net,rdn."""
     games: tuple[str, ...] = ()
     """Of atari: pong seaquest, or pong,seaquest. If left away the paper's 20."""
     recipe: Recipe = "paper"
@@ -48,3 +49,8 @@ class ReproduceOptions:
     """Which code this is, where git cannot say it."""
     dry_run: bool = False
     """Only list what is missing, with the time that it may take."""
+
+
+def several(texts: Sequence[str]) -> list[str]:
+    """`pong,seaquest` and `pong seaquest` are the same."""
+    return list(dict.fromkeys(word.strip() for text in texts for word in text.split(",") if word.strip()))

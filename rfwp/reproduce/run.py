@@ -13,7 +13,7 @@ from rfwp.lm.changes import changed as change_language
 from rfwp.report.records import read_runs
 from rfwp.reproduce import agents
 from rfwp.reproduce.jobs import AGENTS, Change, Costs, Job, chosen_presets, make_jobs, missing, training_options
-from rfwp.reproduce.options import ReproduceOptions
+from rfwp.reproduce.options import ReproduceOptions, several
 from rfwp.reproduce.process import Process
 from rfwp.reproduce.schedule import Budget, Outcome, Scheduler, Worker
 from rfwp.train.changes import changed
@@ -48,7 +48,7 @@ def make_plan(options: ReproduceOptions) -> Plan:
     if options.recipe != "paper":
         raise InvalidInput(f"--recipe {options.recipe} is for atari: rfwp reproduce atari --recipe {options.recipe}")
     change = _change(options)
-    jobs = make_jobs(chosen_presets(options.table, options.models), options.seeds, change, options.runs_folder)
+    jobs = make_jobs(chosen_presets(options.table, several(options.models)), options.seeds, change, options.runs_folder)
     find_device(options.device)
     for config in {replace(job.config, {"train.seed": 0}) for job in jobs} if options.set else ():
         build(config.model, device="meta")
