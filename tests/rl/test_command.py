@@ -102,7 +102,7 @@ def test_sizes_are_the_environments_and_others_are_refused():
         (("rl", "--env", "catch", "--compile", "blocks"), "--compile blocks is not for agents"),
         (("rl", "--env", "catch", "--pack", "yes"), "--pack yes is not for agents"),
         (("rl", "--env", "catch", "--seeds", "1", "1"), "--seeds 1 1: a seed is there twice"),
-        (("rl", "--env", "catch", "--set", "impala.mode=fre"), "unknown value for mode 'fre'; did you mean 'free'?"),
+        (("rl", "--env", "catch", "--set", "impala.mode=fre"), "unknown value for impala.mode 'fre'; did you mean 'free'?"),
         (("rl", "--env", "catch", "--set", "impala.environments=500"), "500 environments with 32 unrolls an update have a lag"),
         (("rl", "--env", "catch", "--set", "agent.actions=18"), "agent.actions=18, but this environment needs 3; leave it away"),
         (("rl", "--env", "catch", "--threads", "-1"), "threads=-1; use at least 1, or 0 for all cores but one in four"),

@@ -33,6 +33,14 @@ def cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("RFWP_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
+@pytest.fixture
+def heard_hang_up():
+    """SIGHUP as a terminal sends it: whatever started the tests may ignore it, as nohup does, and runs would, too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def train(capsys, *arguments):
     return run(capsys, "train", *map(str, arguments), *DEVICE)
 
@@ -117,6 +125,7 @@ def test_a_folder_may_have_any_name(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+@pytest.mark.usefixtures("heard_hang_up")
 def test_a_stopped_run_says_how_to_go_on_and_does(capsys, tmp_path, monkeypatch, number, code):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
